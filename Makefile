@@ -85,7 +85,7 @@ $(VENV)/lab.done: pyproject.toml requirements.lock | $(PY)
 	    else echo "$(CPU_WHEELS) does not answer: torch comes from pip's own index"; fi; \
 	fi; \
 	$(INSTALL) "$$@" torch
-	@$(INSTALL) --quiet -e .
+	@$(INSTALL) --quiet -e '.[course]'
 	@touch $@
 
 $(VENV)/dev.done: $(VENV)/lab.done

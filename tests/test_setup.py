@@ -27,8 +27,8 @@ def requirements(lines):
     return {(canonicalize_name(r.name), str(r.marker or "")): r for r in parsed if canonicalize_name(r.name) != KIT}
 
 
-COURSE = requirements(PROJECT["dependencies"] + EXTRAS["backends"])
-EVERYTHING = requirements(PROJECT["dependencies"] + EXTRAS["backends"] + EXTRAS["book"] + EXTRAS["dev"])
+COURSE = requirements(PROJECT["dependencies"] + EXTRAS["torch"] + EXTRAS["course"] + EXTRAS["backends"])
+EVERYTHING = COURSE | requirements(EXTRAS["book"] + EXTRAS["dev"])
 LOCK = {
     canonicalize_name(r.name): r
     for r in map(Requirement, re.findall(r"^[^#\s].*", (ROOT / "requirements.lock").read_text(), re.MULTILINE))

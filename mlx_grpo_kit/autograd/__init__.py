@@ -1,4 +1,4 @@
-"""Gradients of MLX programs over named parameters: first and second order, rules of one's own, and safe compiling."""
+"""Gradients of MLX programs over named parameters: first and second order, custom rules, and safe compilation."""
 
 from mlx_grpo_kit.autograd.compiled import CapturedArrayError, compile_value_and_grad, compiled
 from mlx_grpo_kit.autograd.curvature import hessian, hvp

@@ -1,8 +1,8 @@
-"""`mx.compile`, which refuses what it would silently freeze.
+"""`mx.compile` with an error for everything that it would silently freeze.
 
-Compiling runs a function once, with placeholders, and keeps the operations. An array that the function was not given as
-an argument is a constant from then on: new numbers in it are never seen, and its gradient is 0. So is a random number.
-MLX says nothing about it. Here it is an error that names the array and the way it came in.
+`mx.compile` runs a function once with placeholders, and records the operations. An array that is not an argument
+becomes a constant: new numbers in it are never seen, and its gradient is 0. The same holds for a random number. MLX
+gives no warning. Here it is an error that names the array and how the function reaches it.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ ATTRIBUTE_STEPS = ("LOAD_ATTR", "LOAD_METHOD")
 
 
 class CapturedArrayError(ValueError):
-    """A function that is compiled uses arrays that are not its arguments, or draws random numbers without a key."""
+    """A compiled function uses arrays that are not its arguments, or draws random numbers without a key."""
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, compiled when it is first called, and again for arguments of other shapes or dtypes.
+    """Return `function`, compiled at its first call, and again for arguments of other shapes or dtypes.
 
-    Every array that it uses has to be an argument, alone or inside of lists and dictionaries. Looked for are arrays of
-    MLX and NumPy in variables of the functions around it, globals, defaults, arguments fixed by functools.partial, the
-    object whose method it is, containers and attributes of all these, and the same in every function it refers to, also
-    behind mx.grad, mx.checkpoint, mx.custom_function and mx.compile. A number or a text that it finds there is a
-    constant, as MLX has it: pass it as an argument if it will change. Not seen are globals of Python's own modules and
-    of installed packages, and what the code asks for by a name that it makes while it runs, as in globals()["w"].
+    Every array that it uses must be an argument, alone or inside of lists and dictionaries. The first call searches for
+        other arrays of MLX and NumPy: in variables of the enclosing functions, globals, defaults, arguments fixed by
+        functools.partial, the object of a method, containers and attributes of all these, and the same in every
+        function that it refers to, even inside mx.grad, mx.checkpoint, mx.custom_function and mx.compile. Numbers and
+        strings found there become constants, as in MLX: pass them as arguments if they will change. The search does not
+        see globals of Python's own modules and of installed packages, or names that the code builds at run time, as in
+        globals()["w"].
 
     Args:
-        function: takes and returns arrays, or trees of arrays; numbers and texts among the arguments are constants
-            that it is compiled for.
+        function: a function from arrays, or trees of arrays, to arrays; it is compiled separately for each value of an
+            argument that is a number or a string.
 
     Returns:
-        The compiled function. Its `__wrapped__` is `function` itself, for the times when a debugger or a print is
-        wanted.
+        The compiled function. Its `__wrapped__` is `function` itself, for debugging.
 
     Raises:
         TypeError: `function` cannot be called.
-        CapturedArrayError: when it is called, if there is such an array, or a random number is drawn without a key.
+        CapturedArrayError: at a call, if there is such an array, or a random number is drawn without a key.
     """
     if not callable(function):
         raise TypeError(f"compiled got {type(function).__name__}; expected a function of arrays, without brackets.")
@@ -87,15 +87,15 @@ def compile_value_and_grad(
 ) -> Callable[..., tuple[mx.array, dict[str, mx.array]]]:
     """A function (params, *data) -> (loss, grads), compiled as one program: forward, backward and loss.
 
-    The first call is computed without compiling, by `value_and_grad`, so that every mistake that it knows is told. What
-    later calls return is not evaluated yet.
+    The first call is not compiled but goes through `value_and_grad`, so that you get its errors. Later calls return
+    arrays that are not evaluated yet.
 
     Args:
-        loss_fn: (params, *data) -> a scalar array. All arrays other than the parameters come in as data.
+        loss_fn: (params, *data) -> a scalar array. Pass all arrays other than the parameters as data.
 
     Raises:
-        GradientError: in the first call, as `value_and_grad`.
-        CapturedArrayError: in the first call, as `compiled`.
+        GradientError: in the first call, like `value_and_grad`.
+        CapturedArrayError: in the first call, like `compiled`.
     """
 
     def step(params: dict[str, mx.array], *data: Any) -> tuple[mx.array, dict[str, mx.array]]:
@@ -116,25 +116,25 @@ def compile_value_and_grad(
 
 
 def captured_arrays(function: Callable[..., Any]) -> list[str]:
-    """The arrays that `function` reaches without being given them, each with the way it came in, in words."""
+    """The arrays that `function` reaches although they are not arguments, each with a description of the way."""
     search = _Search()
     search.look(function, "", f"kept by {_name(function)} itself")
     return search.found
 
 
 class _Search:
-    """A walk through what a function refers to. `found` says in words what arrays there are."""
+    """A search through everything that a function refers to. `found` describes the arrays in words."""
 
     def __init__(self) -> None:
         self.found: list[str] = []
-        self.seen: dict[Any, Any] = {}  # with the things themselves: an id is only good while its object lives
+        self.seen: dict[Any, Any] = {}  # by id, with the objects themselves: an id is valid only while its object lives
 
     def look(self, thing: Any, path: str, how: str, attributes: Iterable[str] = ()) -> None:
-        """Look into `thing`, which is reached as `path`.
+        """Search `thing`, which is reached as `path`.
 
         Args:
-            how: the way it came in, in words.
-            attributes: those that the code asks for, of modules and classes.
+            how: the way it is reached, in words.
+            attributes: the attributes of modules and classes that the code uses.
         """
         if _is_array(thing):
             text = f"`{path}`, {how}"
@@ -180,7 +180,7 @@ class _Search:
         elif isinstance(thing, (list, tuple, set, frozenset)):
             for place, value in enumerate(thing):
                 self.look(value, f"{path}[{place}]", how, attributes)
-        elif type(thing).__module__ == "mlx.core":  # a function behind mx.grad, mx.compile and the like
+        elif type(thing).__module__ == "mlx.core":  # a function inside mx.grad, mx.compile and the like
             for inner in gc.get_referents(thing):
                 if isinstance(inner, (types.FunctionType, types.MethodType, functools.partial)):
                     self.look(inner, path, how)
@@ -190,7 +190,7 @@ class _Search:
     def _function(self, function: types.FunctionType) -> None:
         code, name = function.__code__, _name(function)
         used, attributes = _names_in(code)
-        if _is_of_a_library(function):  # what it was given may be the user's; its globals lead to all of the process
+        if _is_of_a_library(function):  # its arguments may be the user's; its globals lead to everything in the process
             used = []
         for free, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             try:
@@ -212,7 +212,7 @@ class _Search:
         self.look(method.__self__, "self", f"the object whose method {_name(method)} is", attributes)
 
     def _object(self, thing: Any, path: str, how: str, attributes: Iterable[str]) -> None:
-        """Everything that an object keeps, and the methods of its class that the code asks for."""
+        """Search an object's attributes, and the methods of its class that the code uses."""
         own = dict(getattr(thing, "__dict__", {}))
         for kind in type(thing).__mro__:
             slots = kind.__dict__.get("__slots__", ())
@@ -222,15 +222,15 @@ class _Search:
         for name, value in own.items():
             self.look(value, f"{path}.{name}" if path else name, how, attributes)
         self._class(type(thing), path, how, {"__call__", *attributes})
-        if not own:  # an iterator, a deque: what it holds
+        if not own:  # the content of an iterator or a deque
             for inner in gc.get_referents(thing):
                 if _is_array(inner) or isinstance(inner, (list, tuple, dict)):
                     self.look(inner, path, how)
 
     def _class(self, kind: type, path: str, how: str, asked: set[str]) -> None:
-        """The values of a class under the names that the code asks for, and those that its methods ask for in turn."""
+        """Search the attributes of a class that the code uses, and those that these methods use in turn."""
         done = set()
-        while asked - done:  # a method asks for other attributes
+        while asked - done:  # a method uses other attributes
             name = (asked - done).pop()
             done.add(name)
             value = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
@@ -254,7 +254,7 @@ def _is_of_a_library(function: types.FunctionType) -> bool:
 
 @functools.cache
 def _names_in(code: types.CodeType) -> tuple[list[str], list[str]]:
-    """The globals and the attributes that a function's code asks for, those of functions inside of it too."""
+    """The globals and the attributes that a function's code uses, including nested functions."""
     used, attributes = {}, {}
     for step in dis.get_instructions(code):
         if step.opname in GLOBAL_STEPS:

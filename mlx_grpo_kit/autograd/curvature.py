@@ -1,8 +1,8 @@
-"""Second derivatives of a loss over named parameters: the product of the Hessian with a vector, and all of a small one.
+"""Second derivatives of a loss over named parameters: Hessian-vector products, and small Hessians.
 
-The Hessian H has a row and a column for every single parameter: H[i, j] says how the slope for parameter i changes when
-parameter j moves. It is seldom wanted whole. H @ v is the gradient of a number, <gradient, v>, so it costs about two
-gradients, however many parameters there are (Pearlmutter, Fast Exact Multiplication by the Hessian, 1994).
+The Hessian H has a row and a column for every single parameter: H[i, j] is how fast the slope for parameter i changes
+with parameter j. You seldom need the whole matrix. H @ v is the gradient of a number, <gradient, v>, so it costs about
+two gradients for any number of parameters (Pearlmutter, Fast Exact Multiplication by the Hessian, 1994).
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from mlx_grpo_kit.autograd.gradients import (
 from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.runtime.fork import refuse_after_fork
 
-MOST_PARAMETERS = 1000  # of a Hessian that is written out: a million numbers, from a thousand products
+MOST_PARAMETERS = 1000  # for a full Hessian: a million numbers, from a thousand products
 
 
 def hvp(loss_fn: LossFunction, params: Mapping[str, mx.array], vector: Mapping[str, mx.array]) -> dict[str, mx.array]:
-    """The Hessian of the loss times `vector`, without the Hessian.
+    """The Hessian of the loss times `vector`, without computing the Hessian.
 
     Args:
-        loss_fn: computes a scalar from the dictionary it is given.
+        loss_fn: a function from a dictionary like `params` to a scalar.
         params: floating-point arrays by name.
         vector: a direction: arrays with the names and shapes of `params`.
 
     Returns:
-        How fast the gradient changes along `vector`: evaluated arrays with the names and shapes of `params`.
+        The derivative of the gradient along `vector`: evaluated arrays with the names and shapes of `params`.
 
     Raises:
-        GradientError: as `value_and_grad`, and where `vector` does not fit `params`.
+        GradientError: like `value_and_grad`, and if `vector` does not match `params`.
     """
     refuse_after_fork()
     check_parameters(params)
     check_parameters(vector, "Direction")
     if vector.keys() != params.keys():
         odd = sorted(vector.keys() ^ params.keys(), key=str)[0]
-        raise GradientError(f"vector and params have different names: {odd!r} is in one of them only.")
+        raise GradientError(f"vector and params have different names: {odd!r} is only in one of them.")
     for name, value in params.items():
         if tuple(vector[name].shape) != tuple(value.shape):
             raise GradientError(
@@ -54,25 +54,25 @@ def hvp(loss_fn: LossFunction, params: Mapping[str, mx.array], vector: Mapping[s
 
 
 def hessian(loss_fn: LossFunction, params: Mapping[str, mx.array]) -> dict[str, dict[str, mx.array]]:
-    """All second derivatives of the loss; for a few parameters, since it has as many numbers as they have squared.
+    """All second derivatives of the loss, for few parameters: n parameters have n^2 of them.
 
     Args:
-        loss_fn: computes a scalar from the dictionary it is given.
+        loss_fn: a function from a dictionary like `params` to a scalar.
         params: floating-point arrays by name, 1,000 numbers at most.
 
     Returns:
-        result[a][b] of shape (*params[a].shape, *params[b].shape), evaluated, as torch.func.hessian has it.
+        result[a][b] of shape (*params[a].shape, *params[b].shape), evaluated, as in torch.func.hessian.
 
     Raises:
-        GradientError: as `value_and_grad`, and where there are too many parameters.
+        GradientError: like `value_and_grad`, and if there are too many parameters.
     """
     refuse_after_fork()
     check_parameters(params)
     count = sum(value.size for value in params.values())
     if count > MOST_PARAMETERS:
         raise GradientError(
-            f"The Hessian of {count:,} parameters has {count**2:,} numbers; up to {MOST_PARAMETERS:,} parameters are "
-            "written out. hvp(loss_fn, params, vector) multiplies it by a vector without writing it down."
+            f"The Hessian of {count:,} parameters has {count**2:,} numbers; expected at most {MOST_PARAMETERS:,} "
+            "parameters. hvp(loss_fn, params, vector) multiplies it by a vector without computing it."
         )
     result = {}
     for row, of_row in params.items():
@@ -92,14 +92,17 @@ def hessian(loss_fn: LossFunction, params: Mapping[str, mx.array]) -> dict[str, 
 
 
 def _explain_if_odd(loss_fn: LossFunction, params: Mapping[str, mx.array], second: Mapping[object, mx.array]) -> None:
-    """If everything is 0 or there is a NaN, let `value_and_grad` raise its error if it finds a reason."""
+    """If all is 0 or something is NaN, call `value_and_grad`, which raises an error if it finds the reason."""
     zero = not any(mx.any(part != 0).item() for part in second.values())
     if zero or any(mx.any(mx.isnan(part)).item() for part in second.values()):
         value_and_grad(loss_fn, params)
 
 
 def _along(loss_fn: LossFunction, params: dict[str, mx.array], vector: dict[str, mx.array]) -> dict[str, mx.array]:
-    """The gradient of <gradient, vector>. Every operation of MLX has that; few have a forward derivative of a rule."""
+    """The gradient of <gradient, vector>.
+
+    Every operation of MLX supports this; few custom rules have a forward derivative.
+    """
     gradient = mx.grad(lambda tracked: scalar_loss(loss_fn, tracked))
 
     def slope(tracked: dict[str, mx.array]) -> mx.array:

@@ -1,4 +1,4 @@
-"""Is a backward rule of one's own, given to `mx.custom_function`, the derivative of what it stands for?"""
+"""A check of custom backward rules: is the `vjp` of an `mx.custom_function` the derivative of the function?"""
 
 from __future__ import annotations
 
@@ -11,33 +11,34 @@ import numpy as np
 from mlx_grpo_kit.gradcheck import Element, GradcheckReport, gradcheck
 from mlx_grpo_kit.runtime import mx
 
-RTOL = 1e-3  # of the number itself
-ROUNDINGS = 4  # and so many times the rounding of the largest of its array
+RTOL = 1e-3  # relative to the number itself
+ROUNDINGS = 4  # plus this many times the rounding of the array's largest number
 
 
 def check_vjp(custom: Callable[..., Any], plain: Callable[..., Any], *inputs: Any, seed: int = 0) -> GradcheckReport:
-    """Compare a custom rule with the automatic one, and with central differences. Prints like a sentence.
+    """Compare a custom rule with the automatic one, and with central differences. The report prints as a sentence.
 
         print(check_vjp(my_silu, lambda x: x * mx.sigmoid(x), x))
 
-    The automatic rule is exact to rounding and finds what differences of float32 cannot: an error of more than a tenth
-    of a percent in any number that is not itself lost in the rounding of its array, which is measured (for most rules
-    less than a millionth of the largest number). Differences find where both are wrong, or where `custom` computes
-    something else than `plain`. Where the automatic rule has no finite number (the reason for many custom ones),
-    differences alone decide, and see errors of one percent.
+    The automatic rule is exact except for rounding, so it detects errors that float32 differences cannot: more than
+        0.1% in any number that is not itself lost in the rounding of its array. That rounding is measured; for most
+        rules it is less than a millionth of the largest number. Differences detect that both rules are wrong, or that
+        `custom` computes something other than `plain`. If the automatic rule gives no finite number (a frequent reason
+        for custom rules), only differences decide, and they detect errors of 1%.
 
     Args:
         custom: a function under `mx.custom_function`, with its `vjp`.
         plain: the same function in MLX's own operations.
-        inputs: arrays, of which those of float32 are differentiated; everything else is passed on as it is.
-        seed: of the random cotangents, one for each number of the output.
+        inputs: arguments; float32 arrays are differentiated, and everything else is passed on unchanged.
+        seed: the seed of the random cotangents, one per number of the output.
 
     Returns:
-        A report that is true if the rule is right. Otherwise it names input and index of the worst number.
+        A GradcheckReport, which is true if the rule is right. Otherwise it names the input and index of the worst
+        number.
 
     Raises:
-        TypeError: no input is a float32 array, or a function returns something else than arrays.
-        ValueError: an input has no numbers, or such that are not finite.
+        TypeError: no input is a float32 array, or a function returns something other than arrays.
+        ValueError: an input is empty or contains numbers that are not finite.
     """
     places = [place for place, x in enumerate(inputs) if isinstance(x, mx.array) and x.dtype == mx.float32]
     if not places:
@@ -46,7 +47,7 @@ def check_vjp(custom: Callable[..., Any], plain: Callable[..., Any], *inputs: An
         if not inputs[place].size or not mx.isfinite(inputs[place]).all().item():
             raise ValueError(
                 f"Input {place} has {'numbers that are not finite' if inputs[place].size else 'no numbers'}; "
-                "there is nothing to compare derivatives at. Pass finite numbers."
+                "derivatives cannot be compared there. Pass finite numbers."
             )
     names = [f"input {place}" for place in places]
     outputs, rules = zip(*(_pull_back(each, inputs, places, seed) for each in (plain, custom)), strict=True)
@@ -92,7 +93,7 @@ def check_vjp(custom: Callable[..., Any], plain: Callable[..., Any], *inputs: An
 
 
 def _rounding(grad: np.ndarray, again: np.ndarray) -> float:
-    """The error that rounding adds to a gradient: it is linear in the cotangents, but a third of three is rounded."""
+    """The rounding error of a gradient, measured by its linearity in the cotangents."""
     finite = np.isfinite(grad) & np.isfinite(again)
     last_place = np.finfo(np.float32).eps * np.abs(grad[finite]).max(initial=0.0)
     return float(max(last_place, np.abs(grad - again)[finite].max(initial=0.0)))
@@ -101,7 +102,7 @@ def _rounding(grad: np.ndarray, again: np.ndarray) -> float:
 def _pull_back(
     function: Callable[..., Any], inputs: tuple, places: list[int], seed: int, scale: float = 1.0
 ) -> tuple[list, list]:
-    """The outputs, and what a backward pass gives the inputs at `places` for random cotangents times `scale`."""
+    """The outputs, and the gradients of the inputs at `places` for random cotangents times `scale`."""
 
     def of_arrays(*arrays: mx.array) -> list[mx.array]:
         arguments = list(inputs)
@@ -135,8 +136,8 @@ def _problems(outputs: tuple, theirs: list, ours: list, names: list[str]) -> lis
         if off.any():
             index = tuple(map(int, np.argwhere(off)[0]))
             return [
-                f"The two functions compute different things: output {place} at index {index} is "
-                f"{other[index]:.6g} of the custom one and {right[index]:.6g} of the plain one."
+                f"The two functions compute different things: output {place} at index {index} is {other[index]:.6g} "
+                f"for the custom one and {right[index]:.6g} for the plain one."
             ]
     return [
         f"The rule's gradient of {name} has shape {own.shape}; expected {right.shape}, the input's. MLX does not "

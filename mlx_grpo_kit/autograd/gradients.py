@@ -1,4 +1,4 @@
-"""Gradients of a loss with respect to named parameters, with the usual mistakes turned into sentences."""
+"""Gradients of a loss with respect to named parameters, with clear errors for common mistakes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class GradientError(ValueError):
 
 
 class _NamedParams(dict):
-    """The dictionary that a loss function receives: asking it for a name it lacks says which names there are."""
+    """The dictionary that a loss function receives: a missing name raises an error that suggests existing ones."""
 
     def __missing__(self, name: str) -> mx.array:
         near = get_close_matches(str(name), self, n=1)
@@ -26,10 +26,10 @@ class _NamedParams(dict):
 
 
 def value_and_grad(loss_fn: LossFunction, params: Mapping[str, mx.array]) -> tuple[mx.array, dict[str, mx.array]]:
-    """The loss and its gradient. `loss_fn(params)` computes a scalar from the dictionary it is given.
+    """Return the loss and its gradient with respect to `params`.
 
     Args:
-        loss_fn: computes a scalar from the dictionary it is given.
+        loss_fn: a function from a dictionary like `params` to a scalar array.
         params: floating-point arrays by name.
 
     Returns:
@@ -37,9 +37,9 @@ def value_and_grad(loss_fn: LossFunction, params: Mapping[str, mx.array]) -> tup
         shape and dtype. A parameter that the loss does not use has gradient zero.
 
     Raises:
-        GradientError: the loss is no scalar array, is NaN, or does not depend on the parameters at all; a gradient
-            holds NaN; `loss_fn` asks for a parameter that is not there; a parameter is no floating-point array.
-            Infinite losses and gradients, such as that of sqrt at 0, are returned.
+        GradientError: the loss is not a scalar array, is NaN, or does not depend on the parameters; a gradient contains
+            NaN; `loss_fn` uses a missing parameter; a parameter is not a floating-point array. Infinite losses and
+            gradients, such as that of sqrt at 0, are returned.
     """
     refuse_after_fork()
     check_parameters(params)
@@ -62,7 +62,8 @@ def value_and_grad(loss_fn: LossFunction, params: Mapping[str, mx.array]) -> tup
 
 def _check_gradients(loss: mx.array, grads: Mapping[str, mx.array]) -> None:
     """Raise GradientError for NaN in a gradient; the message names the parameters."""
-    # A sum is a single pass without a copy, and NaN among its terms makes it NaN. So do inf and -inf: look again then.
+    # A sum is a single pass without a copy, and is NaN if a term is. It is also NaN for inf and -inf, so check again
+    # then.
     total = mx.stack([grad.sum().astype(mx.float32) for grad in grads.values()]).sum()
     if not math.isnan(total.item()):
         return
@@ -80,7 +81,7 @@ def _check_gradients(loss: mx.array, grads: Mapping[str, mx.array]) -> None:
 def check_parameters(params: Mapping[str, mx.array], what: str = "Parameter") -> None:
     """Raise GradientError unless `params` is a dictionary of floating-point arrays, at least one, and none empty."""
     if not isinstance(params, Mapping):
-        raise GradientError(f"{what}s came as {type(params).__name__}; expected a dictionary of named arrays.")
+        raise GradientError(f"{what}s have type {type(params).__name__}; expected a dictionary of named arrays.")
     if not params:
         raise GradientError("params is empty; expected a dictionary of named arrays, as load_pretrained returns.")
     for name, value in params.items():
@@ -88,11 +89,14 @@ def check_parameters(params: Mapping[str, mx.array], what: str = "Parameter") ->
             kind = f"dtype {value.dtype}" if isinstance(value, mx.array) else f"type {type(value).__name__}"
             raise GradientError(f"{what} {name!r} has {kind}; expected an mx.array of floating-point numbers.")
         if not value.size:
-            raise GradientError(f"{what} {name!r} has shape {tuple(value.shape)}: there is no number in it.")
+            raise GradientError(f"{what} {name!r} has shape {tuple(value.shape)}, so it is empty.")
 
 
 def scalar_loss(loss_fn: LossFunction, params: dict[str, mx.array]) -> mx.array:
-    """Compute `loss_fn`, an array of shape (). Raises GradientError for anything that is not a scalar array."""
+    """Call `loss_fn` and return its result, an array of shape ().
+
+    Raises GradientError for anything that is not a scalar array.
+    """
     loss = loss_fn(_NamedParams(params))
     if not isinstance(loss, mx.array):
         raise GradientError(
@@ -107,10 +111,10 @@ def scalar_loss(loss_fn: LossFunction, params: dict[str, mx.array]) -> mx.array:
 
 
 def _has_path(loss_fn: LossFunction, params: Mapping[str, mx.array]) -> bool:
-    """True if the backward pass leads from the loss to any parameter, although every gradient is zero.
+    """True if a path leads from the loss to any parameter, although every gradient is zero.
 
-    Zeros alone prove nothing: a group of equal rewards gives them too. NaN proves it, as even a product with 0 keeps
-    it: sent back from the loss, it arrives wherever there is a way.
+    Zero gradients prove nothing: a group of equal rewards gives them too. So send NaN back from the loss. Even a
+        product with 0 keeps NaN, so it arrives at every parameter with a path.
     """
     grads = mx.grad(lambda tracked: math.nan * scalar_loss(loss_fn, tracked))(dict(params))
     return any(mx.any(mx.isnan(grad)).item() for grad in grads.values())

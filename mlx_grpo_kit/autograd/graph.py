@@ -1,4 +1,4 @@
-"""The operations that MLX still has to compute, as a text that `draw_graph` draws."""
+"""The operations that MLX has not computed yet, as text for `draw_graph`."""
 
 import io
 
@@ -6,11 +6,11 @@ from mlx_grpo_kit.runtime import mx
 
 
 def graph_text(*outputs: mx.array, **names: mx.array) -> str:
-    """The graph that `outputs` wait for, in Graphviz's language; arrays given by keyword are called by their keyword.
+    """The graph of `outputs` in Graphviz's language; arrays passed by keyword are labelled with it.
 
         draw_graph(graph_text(loss, w=w, loss=loss))
 
-    An array that is evaluated waits for nothing: it stands alone.
+    An evaluated array has no graph: it is a single node.
     """
     text = io.StringIO()
     mx.export_to_dot(text, *outputs, **names)

@@ -1,4 +1,4 @@
-"""One training protocol, five frameworks: what is learned with is exchanged, the loop around it stays.
+"""One training protocol for five frameworks: you can exchange the framework and keep the training loop.
 
     import trio
     from mlx_grpo_kit.backends import PyTorchTrainingBackend
@@ -7,21 +7,21 @@
 
     async def train():
         for step, batch in enumerate(batches, start=1):
-            gradient = backend.forward_backward(batch)     # submitted: a thread works, this line does not wait
+            gradient = backend.forward_backward(batch)     # submits work to a thread and does not wait
             print(await gradient.result())                 # {"loss": ..., "grad_norm": ...}
             await backend.optim_step().result()            # {"lr": ..., "step": ...}
         await backend.save_checkpoint(step)
 
     trio.run(train)
 
-To read it: `protocol.py` says what a backend does; `future.py` and `worker.py` are a thread that does one thing after
-the other, and a promise of what it finds; `base.py` and `checkpoints.py` are what all five have in common;
-`pytorch_backend.py`, `mlx_backend.py` and the others are what they have not.
+Where to read: `protocol.py` defines a backend's operations. `worker.py` and `future.py` are a thread that does one
+operation after the other, and the promise of a result. `base.py` and `checkpoints.py` are shared by all five;
+`pytorch_backend.py`, `mlx_backend.py` and the others are specific to a framework.
 
-A name is loaded when it is first asked for, so nobody needs the frameworks that they do not use.
+Each name is loaded on first use, so you do not need frameworks that you do not use.
 """
 
-from mlx_grpo_kit.runtime.lazy import INSTALL, lazy_names
+from mlx_grpo_kit.runtime.lazy import lazy_names
 
 _HOMES = {
     "TrainingBackend": "protocol",
@@ -46,9 +46,9 @@ _HOMES = {
     "save_hugging_face": "hugging_face",
 }
 
-# A star import leaves out what may not be installed, and torchax, whose import makes torch.compile fail.
+# A star import leaves out packages that may be missing, and torchax, whose import makes torch.compile fail.
 _OPTIONAL = ("TorchFuncTrainingBackend", "JAXTrainingBackend", "TorchaxTrainingBackend")
 __all__ = [name for name in _HOMES if name not in _OPTIONAL]
 
 
-__getattr__, __dir__ = lazy_names(__name__, _HOMES, INSTALL)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

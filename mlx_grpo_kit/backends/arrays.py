@@ -1,6 +1,6 @@
-"""Arrays of any framework: whose they are, and their numbers in NumPy. Loads no framework.
+"""Arrays of any framework: their framework, and their numbers in NumPy. This file loads no framework.
 
-NumPy is where all of them meet. It lacks bfloat16, which travels as float32: that holds it exactly.
+All arrays can be converted to NumPy. It lacks bfloat16, so those become float32, which is exact.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def as_numpy(value: Any) -> np.ndarray:
 
 
 def dtype_name(value: Any) -> str:
-    """ "float32", whatever the framework calls it."""
+    """The name of an array's dtype without the framework, such as "float32"."""
     return str(getattr(value, "dtype", type(value).__name__)).rpartition(".")[2]
 
 
 def array_of(framework: str, values: np.ndarray, dtype: Any = None) -> Any:
-    """`values` as an array of a `framework_of` some array; None keeps their dtype as far as the framework has it."""
+    """`values` as an array of a `framework_of` some array; None keeps their dtype if the framework has it."""
     if framework == "torch":
         array = sys.modules["torch"].from_numpy(np.array(values))
         return array if dtype is None else array.to(dtype)
@@ -55,5 +55,5 @@ def framework_of(array: Any) -> str:
 
 
 def plain_name(name: str) -> str:
-    """A weight's name without what `torch.compile` adds to the names of a module."""
+    """A weight's name without the prefix that `torch.compile` adds."""
     return name.replace("_orig_mod.", "")

@@ -1,18 +1,19 @@
-"""Asynchronous GRPO: a training backend learns while inference engines write the next completions with older weights.
+"""Asynchronous GRPO: a training backend learns while inference engines write with slightly older weights.
 
     engines = [ProcessEngine(config)]
     async with train_async(backend, engines, tokenizer, task, max_steps=200, max_lag=1) as steps:
         async for step in steps:
             print(step.step, step.metrics["reward"], step.metrics["lag"])
 
-Batch number k is what update k learns from. Its **lag** is the number of updates between the weights that wrote it
-and those that learn from it. Synchronous GRPO has lag 0 and takes the sum of two times, writing and learning. With lag
-1 the two happen at once, and a step takes the longer of them. What is lost is that the policy that learns is no more
-the one that wrote: that is corrected for by the ratio of the loss, whose old log-probabilities are those of the writing
-(PPO's importance weight, https://arxiv.org/abs/1707.06347; asynchronous RLHF: https://arxiv.org/abs/2410.18252).
+Update k learns from batch k. The **lag** of a batch is the number of updates between the weights that wrote it and
+those that learn from it. Synchronous GRPO has lag 0, and a step takes the time for writing plus the time for learning.
+With lag 1 the two run at the same time, and a step takes the longer of the two times. The price is that the learning
+policy is no longer the one that wrote. The ratio in the loss corrects for that; its old log-probabilities are those at
+writing (PPO's importance weight, https://arxiv.org/abs/1707.06347; asynchronous RLHF:
+https://arxiv.org/abs/2410.18252).
 
-It runs in trio and in asyncio, a notebook's cells included. Leaving the loop stops everything; so does an error
-anywhere, which is raised in the loop as what it is.
+It runs in trio and in asyncio, and so in notebook cells. Leaving the loop stops everything. An error anywhere also
+stops everything, and is raised in the loop.
 """
 
 from __future__ import annotations
@@ -66,38 +67,37 @@ async def train_async(
     scale_rewards: str = "group",
     seed: int = 0,
 ) -> AsyncIterator[AsyncIterator[TrainStep]]:
-    """Train until the backend has made `max_steps` updates in all; what is entered yields each step after it is done.
+    """Train until the backend has made `max_steps` updates in total; the context yields an iterator over the steps.
 
-    Between steps the loop's body may do anything, even with the backend: evaluate, save. Meanwhile the inference
-    engines write the next completions, up to `max_lag` updates ahead. With `max_lag` 0 they do not, and the same seed
-    is the same run, with one engine or several. Before the last step is yielded, the engines get the weights that it
-    led to.
+    Between steps the body of your loop may do anything, even with the backend, such as evaluate or save. Meanwhile the
+    inference engines continue to write completions, up to `max_lag` updates ahead. With `max_lag` 0 they do not, and
+    the same seed gives the same run for any number of engines. Before the last step is yielded, the engines get its
+    weights.
 
     Args:
-        backend: its loss function is `grpo_loss_fn(GRPOLossConfig(...), temperature)`, or takes what that one takes.
-            Learning rate and clipping are the backend's own.
-        engines: one or more inference engines of the same model. A batch's groups are shared among them. The version
-            they serve is the backend's `weight_version`, that of its last checkpoint, so `sync_weights_to_engines`
-            takes any later one.
-        max_lag: how many updates old the weights may be that wrote what is learned from.
-        num_prompts, num_generations: prompts of a step, and completions of each.
-        max_completion_length: tokens; None takes the task's own.
+        backend: a backend whose loss function is `grpo_loss_fn(GRPOLossConfig(...), temperature)`, or has the same
+            arguments. The backend determines learning rate and clipping.
+        engines: one or more inference engines of the same model, which share a batch's groups. Their version is the
+            backend's `weight_version`, that of its last checkpoint, so `sync_weights_to_engines` accepts any later one.
+        max_lag: the largest allowed lag, in updates.
+        num_prompts, num_generations: prompts per step, and completions per prompt.
+        max_completion_length: in tokens; None takes the task's own.
         scale_rewards: as in `compute_advantages`.
-        seed: of problems and of sampling.
+        seed: the seed of problems and sampling.
 
-    The metrics of a step are TRL's names, those of the loss function, and
+    The metrics of a step are TRL's, those of the loss function, and
         lag: updates between the weights that wrote the batch and those that learned from it.
-        sampling/sampling_logp_difference/mean, max: how far the log-probabilities of the tokens are from those of the
-            writing, in nats: what lag does to the policy, and, at lag 0, what two frameworks' rounding does.
-        wait_time: seconds that the backend had nothing to learn from; 0 is the best that there is.
-        step_time: seconds since the last step was done.
+        sampling/sampling_logp_difference/mean, max: the difference of the tokens' log-probabilities between learning
+            and writing, in nats. It shows the effect of lag on the policy, and at lag 0 the rounding of two frameworks.
+        wait_time: seconds in which the backend had nothing to learn from; 0 is best.
+        step_time: seconds since the end of the previous step.
 
-    Raises ValueError for settings out of range and for a task with tools. In the loop: TaskError and RewardError as the
-    trainer does, and what backend and engines raise.
+    Raises ValueError for settings out of range and for a task with tools. In the loop it raises TaskError and
+    RewardError like the trainer, and errors of the backend and engines.
     """
     _check(engines, max_lag=max_lag, num_prompts=num_prompts, num_generations=num_generations)
     if task_tools(task) is not None:
-        raise ValueError("The task has tools, and inference engines write one turn. Train it with GRPOTrainer.")
+        raise ValueError("The task has tools, but inference engines write only one turn. Train it with GRPOTrainer.")
     args = GRPOConfig(
         num_generations=num_generations,
         per_device_train_batch_size=num_prompts * num_generations,
@@ -116,7 +116,7 @@ async def train_async(
                 tasks.start_soon(run.write, send)
                 yield run
                 tasks.cancel_scope.cancel()
-    except BaseExceptionGroup as group:  # a task group's; one error is raised as what it is
+    except BaseExceptionGroup as group:  # raised by a task group; a single error is raised directly
         error = group
         while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
             error = error.exceptions[0]
@@ -127,7 +127,7 @@ async def train_async(
 async def held_out_accuracy(
     engines: Sequence[Engine], tokenizer: Tokenizer, task: Task, num_problems: int = 256, seed: int = 0
 ) -> float:
-    """The share of held-out problems that the inference engines' weights answer rightly, sampled at temperature 1."""
+    """The share of held-out problems that the inference engines answer rightly, sampled at temperature 1."""
     problems = held_out_problems(task, num_problems)
     prompts = encode_prompts(tokenizer, task, GRPOConfig(), problems)
     sampling = SamplingConfig(task.max_completion_length)
@@ -144,9 +144,9 @@ async def generate_together(
     eos_token_ids: Sequence[int],
     seed: int,
 ) -> Generated:
-    """One rollout by several inference engines, whole groups each: a row draws what it would have drawn on one.
+    """One rollout by several inference engines, in whole groups. The completions are the same as from a single engine.
 
-    The version is the oldest of theirs.
+    The version is that of the oldest weights.
     """
     num_groups = len(prompts) // group_size
     shares = [number * num_groups // len(engines) * group_size for number in range(len(engines) + 1)]
@@ -168,14 +168,14 @@ async def generate_together(
 
 
 class _Written(NamedTuple):
-    """A batch, and how many updates the weights that wrote it had seen."""
+    """A batch, and the number of updates in the weights that wrote it."""
 
     batch: Batch
     updates: int
 
 
 class _Run:
-    """The two sides of a run: `write` writes, and each step of the iterator learns and publishes weights."""
+    """The two sides of a run: `write` writes batches, and each step of the iterator learns and publishes weights."""
 
     def __init__(
         self,
@@ -200,7 +200,7 @@ class _Run:
         self._last = time.perf_counter()
 
     async def publish(self) -> None:
-        """Make the backend's weights, as they are now, the newest. After the last update the engines load them."""
+        """Publish the backend's present weights as the newest. After the last update, load them into the engines."""
         self.weights = await self.backend.get_weights().result()
         self.updates = self.backend.current_step
         published, self._published = self._published, anyio.Event()
@@ -209,7 +209,7 @@ class _Run:
             await self._load()
 
     async def write(self, send: MemoryObjectSendStream[_Written]) -> None:
-        """Write batch after batch, each with the newest weights, none of them too old."""
+        """Write batch after batch, each with the newest weights, and never with weights that are too old."""
         for number in range(self.backend.current_step, self.max_steps):
             while self.updates < number - self.max_lag:
                 await self._published.wait()
@@ -217,10 +217,10 @@ class _Run:
             await send.send(await self._batch(number, updates))
 
     async def _load(self) -> int:
-        """Have every engine serve the newest weights; returns how many updates these have seen."""
+        """Load the newest weights into every engine; return the number of updates in them."""
         weights, updates, version = self.weights, self.updates, self.backend.weight_version
         futures = [
-            # A run that begins again in the middle, after load_checkpoint, may go back.
+            # A run that restarts in the middle, after load_checkpoint, may go back to older weights.
             engine.load_weights(weights, version, allow_older=True)
             for engine in self.engines
         ]
@@ -234,7 +234,7 @@ class _Run:
             self.engines, prompts, self.args.num_generations, self.sampling, self.sampler.tokenizer.eos_token_ids, seed
         )
         completions = self.sampler.completions(problems, prompts, rollout)
-        # In a thread: a reward function may take its time, and learning goes on meanwhile.
+        # Score in a thread, because a reward function may be slow, while learning continues.
         scores = await anyio.to_thread.run_sync(self.rewards, completions)
         return _Written(Batch(completions, scores, *self.advantages(completions, scores)), updates)
 
@@ -256,7 +256,7 @@ class _Run:
         metrics["lag"] = float(self.backend.current_step - updates)
         arrays = padded_batch(completions)
         gradient = self.backend.forward_backward(self._arrays(arrays))
-        update = self.backend.optim_step()  # submitted behind it: the backend's thread waits for nobody
+        update = self.backend.optim_step()  # submitted right after it, so that the backend's thread does not wait
         learned = await gradient.result()
         if (logps := learned.pop("logps", None)) is not None:
             apart = np.abs(logps - arrays["old_logps"])[arrays["loss_mask"] != 0]

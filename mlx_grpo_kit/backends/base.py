@@ -24,21 +24,21 @@ OWN_METRICS = ("loss", "grad_norm")
 
 
 class Backend(ABC):
-    """A training backend but for its framework, which implements the methods below that have no body.
+    """The base of a training backend. A subclass for a framework implements the abstract methods below.
 
-    A backend is a data class with at least the attributes below; its `__post_init__` calls this one. Each of its
-    methods runs in the backend's own thread, in the order in which operations were submitted. One that raises after it
-    may have changed something leaves the backend `poisoned`: it does nothing more.
+    A backend is a data class with at least the attributes below; its `__post_init__` calls this one. Each abstract
+    method runs in the backend's thread, in the order in which operations were submitted. If one raises after a possible
+    change, the backend is `poisoned`: it refuses all further operations.
 
     Attributes:
         array: the framework's type of array.
-        needs_tokens: whether a batch without any token to learn from is refused.
-        loss_fn: `loss_fn(logits, labels, loss_mask, **rest)` with whatever else a batch holds; returns a scalar, or a
+        needs_tokens: True if a batch without any token to learn from raises an error.
+        loss_fn: `loss_fn(logits, labels, loss_mask, **rest)` with everything else in a batch; returns a scalar, or a
             scalar and a dictionary of metrics.
-        optimizer: its class is written into checkpoints, and compared.
-        checkpoint_dir: where `save_checkpoint` writes; made if need be.
-        weight_version: how often weights were saved.
-        current_step: optimizer steps done.
+        optimizer: the optimizer, whose class is written into checkpoints, and compared.
+        checkpoint_dir: the folder in which `save_checkpoint` writes; created if necessary.
+        weight_version: the number of times that weights were saved.
+        current_step: the number of optimizer steps done.
     """
 
     array: ClassVar[type]
@@ -51,9 +51,9 @@ class Backend(ABC):
 
     @abstractmethod
     def _compute_gradient(self, batch: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any], Any]:
-        """(loss, metrics, gradient) of a batch, the last in whatever form `_add_gradient` takes. See `_loss`.
+        """Return (loss, metrics, gradient) of a batch; `_add_gradient` takes that gradient. See `_loss`.
 
-        Changes nothing of what the backend holds, but for buffers of a module and the random state.
+        This changes no state except buffers of a module and the random state.
         """
 
     @abstractmethod
@@ -62,27 +62,30 @@ class Backend(ABC):
 
     @abstractmethod
     def _apply_gradient(self) -> float:
-        """Take an optimizer step with the sum of gradients, which the base clears then: the learning rate."""
+        """Take an optimizer step with the sum of gradients and return the learning rate.
+
+        The base class then clears the sum.
+        """
 
     @abstractmethod
     def _clear_gradient(self) -> None:
-        """Forget the sum of gradients."""
+        """Clear the sum of gradients."""
 
     @abstractmethod
     def _weights(self) -> dict[str, Any]:
-        """The weights themselves, no copies, by name."""
+        """The weights by name, without copying."""
 
     @abstractmethod
     def _set_weights(self, weights: dict[str, Any]) -> None:
-        """Put others in their place: of the same names, shapes and dtypes."""
+        """Replace the weights by others with the same names, shapes and dtypes."""
 
     @abstractmethod
     def _copy(self, array: Any) -> Any:
-        """An array of the same numbers that shares nothing with this one and has no gradient."""
+        """A copy of an array that shares no memory and has no gradient."""
 
     @abstractmethod
     def _numpy(self, array: Any) -> np.ndarray:
-        """An array of the framework as one of NumPy."""
+        """Convert an array of the framework to NumPy."""
 
     @abstractmethod
     def _write(self, folder: Path) -> None:
@@ -92,12 +95,12 @@ class Backend(ABC):
     def _read(self, folder: Path) -> Any:
         """Read a folder that `_write` wrote, for `_restore`; changes nothing.
 
-        Raises ValueError, naming what differs, where it does not fit this model and this optimizer.
+        Raises ValueError, which names the difference, if it does not fit this model and this optimizer.
         """
 
     @abstractmethod
     def _restore(self, state: Any) -> None:
-        """Go on from what `_read` found to be right."""
+        """Restore the state that `_read` returned."""
 
     def _begin_thread(self) -> Callable[[], None]:
         """Prepare the backend's thread before its first operation, for example settings that belong to a thread."""
@@ -105,7 +108,7 @@ class Backend(ABC):
 
     @staticmethod  # noqa: B027
     def _end_thread() -> None:
-        """The last that the backend's thread does."""
+        """Clean up at the end of the backend's thread."""
 
     def __post_init__(self):
         if not callable(self.loss_fn):
@@ -127,30 +130,30 @@ class Backend(ABC):
     # What is submitted.
 
     def forward_backward(self, batch: Mapping[str, Any]) -> TrainFuture[dict[str, Any]]:
-        """Compute the loss of a batch, and add its gradient to what is there.
+        """Compute the loss of a batch, and add its gradient to the sum.
 
-        Gradients are summed over calls. Where the loss is a mean over tokens and a step takes several batches, let each
-        loss be its share of the whole: divide by the number of tokens of all batches, which a batch may hold as
-        `num_items_in_batch`, say, for the loss function to take.
+        Gradients are summed over calls. If the loss is a mean over tokens and a step has several batches, each loss
+            must be its share of the whole: divide by the number of tokens in all batches, which you can put into the
+            batch, for example as `num_items_in_batch`, for the loss function.
 
         Args:
-            batch: "input_ids", which the model is called with (an array, or a tuple or dictionary of arrays: several
-                arguments), "labels" and "loss_mask" of one shape (without a mask every label counts), and anything
-                else, which the loss function gets by keyword. Its arrays are not copied: leave them alone until the
-                operation is over.
+            batch: "input_ids", the argument of the model (an array, or a tuple or dictionary of arrays for several
+                arguments); "labels" and "loss_mask" of the same shape (without a mask every label counts); and anything
+                else, which the loss function gets by keyword. Its arrays are not copied: do not change them until the
+                operation is done.
 
         Returns:
             A future of {"loss", "grad_norm"}, floats, and the loss function's metrics: scalars as floats, arrays as
-            NumPy's. The norm is that of the sum of gradients so far.
+            NumPy arrays. The norm is that of the sum of gradients so far.
 
         Raises:
-            TypeError, ValueError: the batch is not one, or the loss function cannot be called with it. Nothing was
-                submitted and the backend is as it was.
+            TypeError, ValueError: the batch is invalid, or the loss function cannot be called with it. Nothing was
+                submitted, and the backend is unchanged.
             TrainingError: an earlier operation failed.
 
         The future raises TrainingError too. If the model or the loss function raises, no gradient is added and the
-        backend goes on: only what had been submitted after this batch is not done either. If loss or gradient is not
-        finite, the backend is `poisoned`.
+        backend remains usable; only operations that had been submitted after this batch are skipped too. If the loss or
+        the gradient is not finite, the backend is `poisoned`.
         """
         batch = self._check_batch(batch)
         return self._submit("forward_backward", lambda: self._forward_backward(batch))
@@ -159,8 +162,8 @@ class Backend(ABC):
         """Take an optimizer step with the sum of gradients, and clear it.
 
         Returns:
-            A future of {"lr", "step", "grad_norm"}: the rate it was taken with, how many there have been now, and the
-            norm of the gradient before any clipping. It raises RuntimeError where there is no gradient.
+            A future of {"lr", "step", "grad_norm"}: the learning rate, the number of steps so far, and the norm of the
+            gradient before any clipping. It raises RuntimeError if there is no gradient.
 
         Raises:
             TrainingError: an earlier operation failed.
@@ -168,58 +171,58 @@ class Backend(ABC):
         return self._submit("optim_step", self._optim_step)
 
     def get_weights(self) -> TrainFuture[dict[str, Any]]:
-        """The weights by name: copies, which no later step changes."""
+        """Copies of the weights by name, which later steps do not change."""
         return self._submit("get_weights", lambda: {name: self._copy(array) for name, array in self._weights().items()})
 
     def load_weights(self, weights: Mapping[str, Any]) -> TrainFuture[None]:
-        """Put these weights in the place of those that are there; gradients of those are cleared.
+        """Replace the weights, and clear the gradients.
 
         Args:
-            weights: arrays of any framework, or NumPy's, of exactly the names, shapes and dtypes of `get_weights`.
-                float32 is taken for bfloat16 where that holds the same numbers, as NumPy has no bfloat16.
+            weights: arrays of any framework or NumPy, with exactly the names, shapes and dtypes of `get_weights`.
+                float32 is accepted for bfloat16 if the conversion is exact, because NumPy has no bfloat16.
 
         Returns:
-            A future, which raises TypeError or ValueError, with nothing changed, where they do not fit or are NaN.
+            A future, which raises TypeError or ValueError, without a change, if they do not fit or contain NaN.
         """
         if not isinstance(weights, Mapping):
-            raise TypeError(f"weights came as {type(weights).__name__}; expected a dictionary of arrays by name.")
+            raise TypeError(f"weights have type {type(weights).__name__}; expected a dictionary of arrays by name.")
         weights = brought(weights, self.array)
         return self._submit("load_weights", lambda: self._load_weights(weights))
 
     def save_checkpoint(self, step: int, metrics: Mapping[str, Any] | None = None) -> TrainFuture[Path]:
-        """Write step_{step:04d}/ into checkpoint_dir, whole or not at all, and count weight_version up.
+        """Write step_{step:04d}/ into checkpoint_dir, completely or not at all, and increase weight_version.
 
-        Weights, the optimizer's state and the random state are saved, gradients are not. A checkpoint of the same step
-        is replaced. Like every operation it is submitted at once, and saves what the operations before it lead to.
+        Weights, the optimizer's state and the random state are saved, but not gradients. A checkpoint of the same step
+        is replaced. Like every operation this is only submitted, and saves the state after all earlier operations.
 
         Args:
-            step: the number in its name. `current_step`, the optimizer steps done, is saved besides.
-            metrics: kept in metadata.json: numbers of Python, NumPy or a framework; NaN and inf become null. Arrays, as
-                in what `forward_backward` returns, are left out.
+            step: the number in its name. `current_step`, the number of optimizer steps, is saved in addition.
+            metrics: numbers of Python, NumPy or a framework to store in metadata.json; NaN and inf become null. Arrays,
+                such as those that `forward_backward` returns, are left out.
 
         Returns:
             A future of the checkpoint's folder: `await` it, or call its `wait()`. It raises OSError if the checkpoint
-            could not be written; the backend goes on.
+            could not be written; the backend remains usable.
 
         Raises:
-            TypeError, ValueError: the step is no count, or a metric cannot be written or takes too much room. Nothing
-                was submitted.
+            TypeError, ValueError: the step is not a whole number from 0, or a metric cannot be written or is too large.
+                Nothing was submitted.
             TrainingError: an earlier operation failed.
         """
         _check_count("step", step)
         if not isinstance(metrics, Mapping | None):
-            raise TypeError(f"metrics came as {type(metrics).__name__}; expected a dictionary of numbers by name.")
+            raise TypeError(f"metrics have type {type(metrics).__name__}; expected a dictionary of numbers by name.")
         metrics = kept_metrics(metrics or {})
         return self._submit("save_checkpoint", lambda: self._save(int(step), metrics))
 
     def load_checkpoint(self, checkpoint_path: str | os.PathLike) -> TrainFuture[dict[str, Any]]:
-        """Go on from a checkpoint: weights, optimizer, random state, weight_version and current_step.
+        """Restore a checkpoint: weights, optimizer, random state, weight_version and current_step.
 
-        All of it is read and compared before anything is changed. What is refused leaves the backend as it was.
+        Everything is read and checked before anything is changed. If it raises an error, the backend is unchanged.
 
         Returns:
-            A future of what is in its metadata.json. It raises FileNotFoundError or ValueError if the checkpoint is
-            missing, not whole, or another model's or optimizer's.
+            A future of the content of metadata.json. It raises FileNotFoundError or ValueError if the checkpoint is
+            missing or incomplete, or belongs to another model or optimizer.
 
         Raises:
             TrainingError: an earlier operation failed.
@@ -229,13 +232,13 @@ class Backend(ABC):
 
     @property
     def poisoned(self) -> bool:
-        """True after an operation failed that may have changed something. Make a new backend then."""
+        """True after a failed operation that may have changed something. Then create a new backend."""
         return self._worker.poisoned
 
     def close(self) -> None:
-        """Finish what was submitted and end the backend's thread.
+        """Finish all submitted operations and end the backend's thread.
 
-        Raises TrainingError for an operation that failed without anybody having been told.
+        Raises TrainingError for a failed operation whose error was never raised.
         """
         self._worker.close()
 
@@ -267,7 +270,7 @@ class Backend(ABC):
 
     @contextmanager
     def _before_any_change(self) -> Iterator[None]:
-        """An exception in here reaches the caller as a TrainingError, and poisons nothing."""
+        """In this context, an exception reaches the caller as a TrainingError, and does not poison the backend."""
         try:
             yield
         except Exception as error:
@@ -276,7 +279,7 @@ class Backend(ABC):
     def _optim_step(self) -> dict[str, float]:
         if not self._has_gradient:
             with refusing():
-                raise RuntimeError("There is no gradient to take a step with. Submit a forward_backward first.")
+                raise RuntimeError("There is no gradient for a step. Submit a forward_backward first.")
         rate = float(self._apply_gradient())
         self._forget_gradient()
         self.current_step += 1
@@ -307,7 +310,7 @@ class Backend(ABC):
         return metadata
 
     def _checked(self, look: Callable[[], T]) -> T:
-        """Return the result of `look()`, which raises an error for bad input."""
+        """Return the result of `look()`, which may raise an error for bad input."""
         return look()
 
     def _write_checkpoint(self, folder: Path, about: Mapping[str, Any]) -> None:
@@ -328,22 +331,23 @@ class Backend(ABC):
         self._clear_gradient()
         self._has_gradient = False
 
-    # What the frameworks' parts use.
+    # Helpers for the subclasses.
 
     def _loss(self, logits: Any, batch: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
-        """(loss, metrics) of the user's loss function; TypeError where the loss is no scalar of the framework."""
+        """(loss, metrics) of the user's loss function; TypeError if the loss is not a scalar of the framework."""
         rest = {name: value for name, value in batch.items() if name not in BATCH}
         found = self.loss_fn(logits, batch["labels"], batch["loss_mask"], **rest)
         loss, metrics = found if isinstance(found, tuple) and len(found) == 2 else (found, {})
         if not isinstance(loss, self.array):
             raise TypeError(
-                f"The loss function returned {type(loss).__name__}; expected a scalar {self.array.__name__}, or that "
-                "and a dictionary of metrics. Leave out .item() and float(): they cut the loss off from the parameters."
+                f"The loss function returned {type(loss).__name__}; expected a scalar {self.array.__name__}, "
+                "optionally with a dictionary of metrics. Leave out .item() and float(): they cut the loss off from "
+                "the parameters."
             )
         if tuple(loss.shape) != ():
             raise TypeError(f"The loss has shape {tuple(loss.shape)}; expected a scalar. Reduce it: .sum() or .mean().")
         if not isinstance(metrics, Mapping):
-            raise TypeError(f"The metrics came as {type(metrics).__name__}; expected a dictionary of them by name.")
+            raise TypeError(f"The metrics have type {type(metrics).__name__}; expected a dictionary of them by name.")
         if own := [name for name in OWN_METRICS if name in metrics]:
             raise ValueError(f"The loss function returned a metric {own[0]!r}; the backend has its own. Rename it.")
         return loss, metrics
@@ -362,7 +366,7 @@ class Backend(ABC):
 
 
 def logits_of(model: Callable[..., Any], input_ids: Any) -> Any:
-    """Apply a model to its input: one array, several in a tuple, or several by name in a dictionary."""
+    """Call a model with its input: one array, several in a tuple, or several by name in a dictionary."""
     if isinstance(input_ids, Mapping):
         output = model(**input_ids)
     else:
@@ -387,7 +391,7 @@ def _check_count(name: str, value: Any) -> None:
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """An exception in here has changed nothing: it reaches the caller as it is, and poisons nothing."""
+    """In this context, an exception has changed nothing: it reaches the caller, and does not poison the backend."""
     try:
         yield
     except Exception as error:

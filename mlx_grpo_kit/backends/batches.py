@@ -1,4 +1,4 @@
-"""Completions as a batch that any training backend learns from."""
+"""Completions as a batch for any training backend."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from mlx_grpo_kit.grpo.batch import Completion
 
 WIDTH = 8
-"""Batches are padded to a multiple of so many tokens: a framework that compiles has few shapes to compile for."""
+"""Batches are padded to a multiple of this many tokens, so that frameworks compile for few shapes."""
 
 
 def padded_batch(completions: Sequence[Completion]) -> dict[str, np.ndarray]:
-    """The batch that a backend learns from: rows of prompt and completion, in which position t predicts token t + 1.
+    """The batch for a backend: rows of prompt and completion, in which position t predicts token t + 1.
 
-    Padding stands behind a row's tokens, where causal attention never looks from them: a model needs no mask.
+    Padding comes after a row's tokens, where their causal attention never looks, so a model needs no mask.
 
     Returns:
-        input_ids, labels: int [B, L]; loss_mask: float32 [B, L], 1 where the label is a completion's token; advantages:
-        float32 [B]; old_logps: float32 [B, L], what the label's log-probability was when it was drawn.
+        input_ids, labels: int [B, L]; loss_mask: float32 [B, L], 1 if the label is a completion token; advantages:
+            float32 [B]; old_logps: float32 [B, L], the label's log-probability when it was sampled.
     """
     rows = [[*each.prompt_ids, *each.completion_ids] for each in completions]
     length = math.ceil((max(map(len, rows)) - 1) / WIDTH) * WIDTH
@@ -35,7 +35,7 @@ def padded_batch(completions: Sequence[Completion]) -> dict[str, np.ndarray]:
         place = slice(len(each.prompt_ids) - 1, len(each.prompt_ids) - 1 + len(each.completion_ids))
         loss_mask[row, place], old_logps[row, place] = 1, each.logps
     return {
-        "input_ids": input_ids.astype(np.int64),  # torch gathers with no other
+        "input_ids": input_ids.astype(np.int64),  # torch's gather requires int64
         "labels": labels.astype(np.int64),
         "loss_mask": loss_mask,
         "advantages": np.array([each.advantage for each in completions], np.float32),

@@ -1,4 +1,4 @@
-"""The weights in a checkpoint of any backend, without the backend: no model, no optimizer, no pickle that is run."""
+"""The weights in a checkpoint of any backend, read without its model or optimizer, and without running pickles."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from mlx_grpo_kit.backends.weights import flat
 from mlx_grpo_kit.files import whole_folder
 from mlx_grpo_kit.qwen3.weight_files import load_arrays
 from mlx_grpo_kit.runtime import mx
-from mlx_grpo_kit.runtime.lazy import INSTALL
+from mlx_grpo_kit.runtime.extras import install
 
 TORCH, SAFETENSORS, ORBAX = "pytorch_model.bin", "model.safetensors", "orbax"
 
 
 def read_weights(folder: str | os.PathLike) -> dict[str, Any]:
-    """The arrays of a checkpoint whose files `read_metadata` has compared, by name, as its framework has them.
+    """The arrays of a checkpoint by name, as arrays of its framework. `read_metadata` must have checked its files.
 
-    Raises ValueError where they cannot be read, and ImportError where that needs a package which is not installed.
+    Raises ValueError if they cannot be read, and ImportError if that needs a package which is not installed.
     """
     folder = whole_folder(folder)
     if (folder / TORCH).exists():
@@ -27,7 +27,7 @@ def read_weights(folder: str | os.PathLike) -> dict[str, Any]:
 
         try:
             weights = torch.load(folder / TORCH, map_location="cpu", weights_only=True)
-        except Exception as error:  # zipfile's, pickle's and torch's own, of many kinds
+        except Exception as error:  # errors of zipfile, pickle and torch, of many kinds
             raise ValueError(f"{folder / TORCH} cannot be read ({type(error).__name__}: {error}). {WAY_OUT}") from error
     elif (folder / SAFETENSORS).exists():
         weights = load_arrays(folder / SAFETENSORS)
@@ -35,9 +35,9 @@ def read_weights(folder: str | os.PathLike) -> dict[str, Any]:
     elif (folder / ORBAX).exists():
         weights = _read_orbax(folder / ORBAX)
     else:
-        raise ValueError(f"{folder} holds no weights; expected {TORCH}, {SAFETENSORS} or a folder {ORBAX}.")
+        raise ValueError(f"{folder} contains no weights; expected {TORCH}, {SAFETENSORS} or a folder {ORBAX}.")
     if not isinstance(weights, dict):
-        raise ValueError(f"{folder} holds a {type(weights).__name__}; expected a dictionary of arrays by name.")
+        raise ValueError(f"{folder} contains a {type(weights).__name__}; expected a dictionary of arrays by name.")
     return flat(weights)
 
 
@@ -47,7 +47,7 @@ def _read_orbax(folder: Path) -> Any:
         import orbax.checkpoint as ocp
     except ModuleNotFoundError as error:
         raise ImportError(
-            f"{folder} was written by JAX: reading it needs {error.name}. Install it: {INSTALL}"
+            f"{folder} was written by JAX: reading it needs {error.name}. Install it: {install('backends')}"
         ) from error
     path = folder.absolute()
     try:
@@ -55,5 +55,5 @@ def _read_orbax(folder: Path) -> Any:
             saved = checkpointer.metadata(path).item_metadata.tree
             target = jax.tree.map(lambda each: jax.ShapeDtypeStruct(each.shape, each.dtype), saved)
             return checkpointer.restore(path, target)["weights"]
-    except Exception as error:  # tensorstore's, JSON's and orbax's own
+    except Exception as error:  # errors of tensorstore, json and orbax
         raise ValueError(f"{path} cannot be read ({type(error).__name__}: {error}). {WAY_OUT}") from error

@@ -1,13 +1,13 @@
-"""Checkpoints of training backends: what is on disk, and whether it is whole.
+"""Checkpoints of training backends: their files, and checks that they are complete.
 
     checkpoints/step_0100/
-      pytorch_model.bin, optimizer.bin, training_state.bin     whatever the backend writes
-      metadata.json        step, current_step, weight_version, timestamp, metrics, who wrote it; size and sha256 of
-                           every file above
-      mlx_grpo_kit.json    the kit's own list, by which it knows a folder that it may replace
+      pytorch_model.bin, optimizer.bin, training_state.bin     the files of the backend
+      metadata.json        step, current_step, weight_version, timestamp, metrics, backend; size and sha256 of every
+                           file above
+      mlx_grpo_kit.json    the kit's list, by which it recognizes a folder that it may replace
 
-metadata.json is written after everything that it describes, and the folder gets its name when all of it is on disk: a
-folder of this name is whole, unless somebody has changed it since. That is what `read_metadata` looks for.
+metadata.json is written after everything that it describes, and the folder gets its name when all of it is on disk. So
+a folder with this name is complete, unless it was changed later. `read_metadata` checks that.
 """
 
 from __future__ import annotations
@@ -35,16 +35,17 @@ from mlx_grpo_kit.files.manifest import IGNORED, sha256_of, write_manifest
 
 METADATA = "metadata.json"
 MAX_METRICS = 2**20
-"""Bytes of JSON; everything that is read with a checkpoint has to be small."""
-WAY_OUT = "Take another checkpoint: newest_checkpoint(folder) finds the newest that is whole."
+"""The limit for metrics, in bytes of JSON: metadata must be small."""
+WAY_OUT = "Take another checkpoint: newest_checkpoint(folder) finds the newest complete one."
 
 
 def write_checkpoint(folder: Path, about: Mapping[str, Any], write: Callable[[Path], None]) -> None:
-    """Have `write(new)` fill a new folder, describe it, and give it the name `folder`; whole or not at all.
+    """Let `write(new)` fill a new folder, describe it, and rename it to `folder`, completely or not at all.
 
-    Raises FileExistsError if `folder` holds anything that the kit did not write, and OSError if it cannot be written.
+    Raises FileExistsError if `folder` contains anything that the kit did not write, and OSError if it cannot be
+    written.
     """
-    clear_leftovers(folder.parent)  # of every step: a process that was killed may never save the same one again
+    clear_leftovers(folder.parent)  # those of every step, because a killed process may never save the same step again
     with replaced_folder(folder) as new:
         try:
             write(new)
@@ -60,17 +61,17 @@ def write_checkpoint(folder: Path, about: Mapping[str, Any], write: Callable[[Pa
 
 
 def read_metadata(folder: str | os.PathLike) -> dict[str, Any]:
-    """Read metadata.json, after comparing every file of the checkpoint with it.
+    """Check every file of the checkpoint against metadata.json, and return its content.
 
     Raises:
-        FileNotFoundError: there is no such folder, or no checkpoint in it, or it has lost a file.
-        ValueError: something in it was cut off, changed, added, or replaced by a link, a pipe or a folder.
+        FileNotFoundError: there is no such folder, it contains no checkpoint, or a file is missing.
+        ValueError: something in it was truncated, changed, added, or replaced by a link, a pipe or a folder.
     """
     folder = whole_folder(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"There is no folder {folder}; expected a checkpoint that save_checkpoint wrote.")
     if not os.path.lexists(folder / METADATA):
-        raise FileNotFoundError(f"{folder} is no checkpoint: it has no {METADATA}, which save_checkpoint writes.")
+        raise FileNotFoundError(f"{folder} is not a checkpoint: it has no {METADATA}, which save_checkpoint writes.")
     _check_plain(folder / METADATA)
     check_saved(folder, [METADATA])
     metadata = read_json(folder, METADATA)
@@ -82,25 +83,27 @@ def read_metadata(folder: str | os.PathLike) -> dict[str, Any]:
     for name, expected in files.items():
         path = folder / name
         if not os.path.lexists(path):
-            raise FileNotFoundError(f"{folder} has lost {name}, which was saved there. {WAY_OUT}")
+            raise FileNotFoundError(f"{folder} lacks {name}, which was saved there. {WAY_OUT}")
         _check_plain(path)
         size = check_regular(path).st_size
         if size != expected["size"]:
             raise ValueError(f"{path} has {size:,} bytes; {expected['size']:,} were saved. {WAY_OUT}")
         if sha256_of(path) != expected["sha256"]:
-            raise ValueError(f"{path} is not what was saved: its sha256 differs. It is corrupt or changed. {WAY_OUT}")
+            raise ValueError(
+                f"{path} differs from the saved file: its sha256 is another. It is corrupt or changed. {WAY_OUT}"
+            )
     return metadata
 
 
 def newest_checkpoint(folder: str | os.PathLike) -> Path | None:
-    """The whole checkpoint of the highest step in a folder, None where there is none; what is not whole is passed over.
+    """The complete checkpoint of the highest step in a folder; None if there is none. Incomplete ones are skipped.
 
-    Every file of it is read and compared.
+    Every file of it is read and checked.
     """
     folder = Path(folder)
     found: dict[int, Path] = {}
     for path in folder.iterdir() if folder.is_dir() else ():
-        # The second is what a process leaves that is killed while it replaces a checkpoint: `whole_folder`.
+        # The second form is left by a process that was killed while it replaced a checkpoint: `whole_folder`.
         name = re.fullmatch(r"(step_(\d{4,}))|\.(step_(\d{4,}))\.\w{8}\.tmp", path.name)
         if name:
             found[int(name[2] or name[4])] = folder / (name[1] or name[3])
@@ -114,9 +117,9 @@ def newest_checkpoint(folder: str | os.PathLike) -> Path | None:
 
 
 def kept_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """The metrics as metadata.json keeps them: `plain`, without arrays, which are no metadata.
+    """The metrics for metadata.json: `plain` values, without arrays.
 
-    Raises TypeError for what is neither number nor text, and ValueError for more than MAX_METRICS bytes.
+    Raises TypeError for values that are neither numbers nor text, and ValueError for more than MAX_METRICS bytes.
     """
     found = plain(metrics)
     sizes = {name: len(json.dumps(value, allow_nan=False)) for name, value in found.items()}
@@ -124,13 +127,13 @@ def kept_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
         largest = max(sizes, key=sizes.get)
         size = sum(sizes.values())
         raise ValueError(
-            f"The metrics take {size:,} bytes, {largest!r} most of them; at most {MAX_METRICS:,} are kept."
+            f"The metrics take {size:,} bytes, most of them for {largest!r}; expected at most {MAX_METRICS:,}."
         )
     return found
 
 
 def plain(value: Any, where: str = "metrics") -> Any:
-    """A metric as JSON has it: NumPy's and any framework's numbers as Python's, NaN and inf as null.
+    """A metric for JSON: numbers of NumPy and any framework become Python's, NaN and inf become null.
 
     Arrays in a dictionary are left out. Raises TypeError for anything else, with its name.
     """
@@ -159,7 +162,7 @@ def _check_metadata(path: Path, metadata: dict[str, Any]) -> None:
         kinds["current_step"] = int
     for key, kind in kinds.items():
         if key not in metadata:
-            raise ValueError(f"{path} lacks {key!r}; it is no metadata of a training backend's checkpoint.")
+            raise ValueError(f"{path} lacks {key!r}; it is not the metadata of a training backend's checkpoint.")
         value = metadata[key]
         if not isinstance(value, kind) or isinstance(value, bool) or (kind is int and value < 0):
             raise ValueError(f"{path} has {key!r}: {value!r}, which save_checkpoint never writes. {WAY_OUT}")
@@ -172,7 +175,7 @@ def _check_metadata(path: Path, metadata: dict[str, Any]) -> None:
 
 def _check_plain(path: Path) -> None:
     if path.is_symlink():
-        raise ValueError(f"{path} is a link; expected the file that was saved. {WAY_OUT}")
+        raise ValueError(f"{path} is a link; expected the saved file. {WAY_OUT}")
     check_regular(path)
 
 

@@ -1,4 +1,4 @@
-"""The five backends side by side: one Qwen3, one batch, one optimizer; what they agree on, and what each costs.
+"""The five backends side by side: one Qwen3, one batch, one optimizer; their agreement, and the cost of each.
 
 for name in NAMES:
     backend = make_backend(name, config, params, grpo_loss_fn(GRPOLossConfig()), folder / name)
@@ -32,23 +32,23 @@ NAMES = {
     "JAX": "JAXTrainingBackend",
     "torchax": "TorchaxTrainingBackend",
 }
-"""What a framework is called here, and its backend."""
+"""The backends by the names used here."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """The time and memory of one backend for the same work. Seconds are of this machine and this moment.
+    """The time and memory of one backend for the same work. Seconds depend on the machine and its load.
 
     Attributes:
-        name: of the backend's class.
-        loss: of the batch, before any step.
-        grad_norm: of its gradient.
-        first_seconds: the first gradient and step, compiling included.
-        step_seconds: a gradient and a step after that, the median.
-        save_seconds: one checkpoint, on disk.
-        load_seconds: one checkpoint, read, compared and put in place.
-        checkpoint_bytes: of weights, optimizer's state and what describes them.
-        lines: of code in the backend's own file, as `lines_of_code` counts them.
+        name: the name of the backend's class.
+        loss: the loss of the batch, before any step.
+        grad_norm: the norm of its gradient.
+        first_seconds: for the first gradient and step, including compilation.
+        step_seconds: for a later gradient and step, the median.
+        save_seconds: for writing one checkpoint to disk.
+        load_seconds: for reading, checking and restoring one checkpoint.
+        checkpoint_bytes: the size of weights, optimizer's state and metadata.
+        lines: lines of code in the backend's file, as `lines_of_code` counts them.
     """
 
     name: str
@@ -75,12 +75,12 @@ def make_backend(
 
     Args:
         name: one of NAMES.
-        config: of the model.
-        params: MLX's or NumPy's arrays by their names in the kit.
-        loss_fn: for logits of every position, such as `grpo_loss_fn`.
+        config: the configuration of the model.
+        params: MLX or NumPy arrays by their names in the kit.
+        loss_fn: a loss of logits at every position, such as `grpo_loss_fn`.
 
     Raises:
-        KeyError: there is no such name.
+        KeyError: the name is unknown.
         ImportError: a package that it needs is not installed.
     """
     numbers = {name: np.array(value) for name, value in params.items()}
@@ -125,7 +125,7 @@ def make_backend(
 
 
 def as_batch(backend: Backend, batch: Mapping[str, Any]) -> dict[str, Any]:
-    """A batch of NumPy's arrays, tuples of them too, as one of the backend's framework."""
+    """Convert a batch of NumPy arrays, or tuples of them, to the backend's framework."""
     framework = framework_of(next(iter(backend.get_weights().wait().values())))
 
     def convert(value: Any) -> Any:
@@ -137,7 +137,7 @@ def as_batch(backend: Backend, batch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def gradient_of(backend: Backend) -> dict[str, np.ndarray]:
-    """The gradient that a backend holds between forward_backward and optim_step, by parameter: copies, as NumPy's."""
+    """Copies of a backend's gradient between forward_backward and optim_step, as NumPy arrays by parameter."""
     if isinstance(backend, backends.PyTorchTrainingBackend):
         held = {name: each.grad for name, each in backend.model.named_parameters() if each.grad is not None}
     else:
@@ -146,17 +146,17 @@ def gradient_of(backend: Backend) -> dict[str, np.ndarray]:
 
 
 def relative_difference(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> float:
-    """|ours - theirs| / |theirs|, all arrays as one vector. Raises KeyError where names differ."""
+    """|ours - theirs| / |theirs|, with all arrays as one vector. Raises KeyError if names differ."""
     if ours.keys() != theirs.keys():
-        raise KeyError(f"{sorted(ours.keys() ^ theirs.keys())[0]!r} is on one side only.")
+        raise KeyError(f"{sorted(ours.keys() ^ theirs.keys())[0]!r} is only on one side.")
     difference = sum(np.square(ours[name].astype(float) - theirs[name]).sum() for name in theirs)
     return float(np.sqrt(difference / sum(np.square(each.astype(float)).sum() for each in theirs.values())))
 
 
 def measure(backend: Backend, batch: Mapping[str, Any], steps: int = 5) -> Measurement:
-    """Train on one batch of NumPy's arrays, save and load. The backend is used up: what it learns here is nothing.
+    """Train on one batch of NumPy arrays, save and load. The backend is of no further use afterwards.
 
-    Not for code inside a run of trio.
+    Do not call this inside a run of trio.
     """
     batch = as_batch(backend, batch)
 
@@ -187,7 +187,7 @@ def measure(backend: Backend, batch: Mapping[str, Any], steps: int = 5) -> Measu
 
 
 def lines_of_code(file: Path) -> int:
-    """Lines of a Python file without comments, docstrings, empty lines and what is only laid out over several."""
+    """Lines of code in a Python file, without comments, docstrings, empty lines and line breaks for layout."""
     tree = ast.parse(file.read_text())
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:

@@ -1,13 +1,12 @@
-"""Inference engines: servers that write completions, with weights that any training backend may have trained.
+"""Inference engines that write completions, and the transfer of weights to them from any training backend.
 
     engines = [MLXEngine(config), ProcessEngine(config)]
     folder = await backend.save_checkpoint(step, metrics)
     await sync_weights_to_engines(engines, folder)
     rollout, version = await engines[0].generate(prompts, seed=0).result()
 
-An inference engine knows nothing of the backend, and a backend nothing of its engines: what passes between them is a
-folder, or a dictionary of arrays of any framework, and the number of its version. `process_engine.py` has an inference
-engine in a process of its own.
+Inference engines and training backends are independent: they exchange only a folder, or a dictionary of arrays of any
+framework, and its version number. `process_engine.py` has an inference engine in a separate process.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ from mlx_grpo_kit.runtime import mx
 
 
 class EngineError(RuntimeError):
-    """An inference engine cannot do what it was asked for. It keeps serving the same weights, if it still runs."""
+    """An inference engine cannot do an operation. If it still runs, it keeps its weights."""
 
 
 class WeightSyncError(EngineError):
-    """Some inference engines did not take the weights. `served` says what each of them all serves now."""
+    """Some inference engines did not load the weights. `served` lists the present state of every engine."""
 
     def __init__(self, message: str, served: list[Served]):
         super().__init__(message)
@@ -53,38 +52,39 @@ class Generated(NamedTuple):
 class Engine(Protocol):
     """An inference engine: a server that writes completions.
 
-    Both operations are submitted at once and done in order, one at a time.
+    Operations are submitted without waiting, and done in order, one at a time.
 
     Attributes:
-        name: what messages call it.
-        weight_version: of the weights that it serves; None before the first.
+        name: its name in messages.
+        weight_version: the version of its weights; None before the first.
     """
 
     name: str
     weight_version: int | None
 
     def load_weights(self, weights: Mapping[str, Any], version: int, *, allow_older: bool = False) -> TrainFuture[int]:
-        """Serve other weights from the next `generate` on: all of them, or, after an error, still the old ones.
+        """Use other weights from the next `generate` on. After an error all the old weights are still used.
 
         Args:
             weights: arrays of any framework under the kit's names or the published ones.
-            version: a number that never falls, unless `allow_older` says that it may.
+            version: a number that must not fall, unless `allow_older`.
 
-        The future is the version, or raises ValueError for weights that are not the model's and for an older version.
+        The future returns the version, or raises ValueError for weights that do not fit the model and for an older
+        version.
         """
         ...
 
     def generate(self, prompts: Sequence[TokenIds], **settings: Any) -> TrainFuture[Generated]:
-        """Continue prompts; `settings` are those of the kit's `generate`."""
+        """Continue prompts; `settings` are the arguments of the kit's `generate`."""
         ...
 
     def close(self) -> None:
-        """Leave. Twice is once."""
+        """End the engine. A second call has no effect."""
         ...
 
 
 class Serving:
-    """The weights that are served and who computes with them. It has no thread and no order, unlike an engine."""
+    """The weights and the generation of an inference engine, without its thread and its queue."""
 
     def __init__(self, config: Qwen3Config, name: str):
         self.config, self.name = config, name
@@ -92,20 +92,20 @@ class Serving:
         self._params: dict[str, mx.array] | None = None
 
     def load(self, weights: Mapping[str, Any], version: int, allow_older: bool) -> int:
-        """`Engine.load_weights`, at once."""
+        """Do `Engine.load_weights` immediately."""
         if not isinstance(version, int) or isinstance(version, bool) or version < 0:
             raise ValueError(f"version is {version!r}; expected a whole number from 0.")
         if self.weight_version is not None and version < self.weight_version and not allow_older:
             raise ValueError(
                 f"Inference engine {self.name!r} serves version {self.weight_version}, and these weights are version "
-                f"{version}. Versions do not go back, unless allow_older=True says that this is meant."
+                f"{version}. Pass allow_older=True if you mean to go back to an older version."
             )
         params = to_kit(self.config, weights)
         self._params, self.weight_version = params, version
         return version
 
     def generate(self, prompts: Sequence[TokenIds], settings: Mapping[str, Any]) -> Generated:
-        """`Engine.generate`, at once."""
+        """Do `Engine.generate` immediately."""
         if self._params is None or self.weight_version is None:
             raise EngineError(
                 f"Inference engine {self.name!r} has no weights yet. Load some first: sync_weights_to_engines."
@@ -114,12 +114,12 @@ class Serving:
 
 
 class MLXEngine:
-    """An inference engine: the kit's own generation, in this process and a thread of its own.
+    """An inference engine: the kit's own generation, in a separate thread of this process.
 
     Args:
-        config: of the model.
-        weights: the first to be served, as version `version`; None: there are none before `load_weights`.
-        name: what messages call it.
+        config: the configuration of the model.
+        weights: the first weights, with version `version`; None means none before `load_weights`.
+        name: its name in messages.
     """
 
     def __init__(
@@ -137,7 +137,9 @@ class MLXEngine:
 
     def load_weights(self, weights: Mapping[str, Any], version: int, *, allow_older: bool = False) -> TrainFuture[int]:
         weights = flat(weights)
-        mx.eval([value for value in weights.values() if isinstance(value, mx.array)])  # only then they may cross
+        mx.eval(
+            [value for value in weights.values() if isinstance(value, mx.array)]
+        )  # before they move to another thread
         return self._submit("load_weights", self._serving.load, weights, version, allow_older)
 
     def generate(self, prompts: Sequence[TokenIds], **settings: Any) -> TrainFuture[Generated]:
@@ -157,7 +159,7 @@ class MLXEngine:
 
 
 def refusing(function: Any, *arguments: Any) -> Any:
-    """Call what changes nothing when it fails: the thread that it runs in goes on afterwards."""
+    """Call a function that changes nothing if it fails, so that the worker's thread can continue."""
     try:
         return function(*arguments)
     except Exception as error:
@@ -166,7 +168,7 @@ def refusing(function: Any, *arguments: Any) -> Any:
 
 @dataclass(frozen=True)
 class Served:
-    """The weights that an inference engine serves after a sync, and the reason if they are not those it was given."""
+    """The version of an inference engine's weights after a sync, and the error if it did not load the new ones."""
 
     engine: str
     weight_version: int | None
@@ -176,28 +178,30 @@ class Served:
 async def sync_weights_to_engines(
     engines: Sequence[Engine], checkpoint: str | os.PathLike, *, allow_older: bool = False
 ) -> list[Served]:
-    """Have every inference engine serve the weights of a training backend's checkpoint. Runs in trio and in asyncio.
+    """Load a training backend's checkpoint into every inference engine. Runs in trio and in asyncio.
 
-    The checkpoint is read and checked once, before any engine hears of it. Then all engines load at the same time, each
-    all of it or nothing.
+    The checkpoint is read and checked once, before any engine is touched. Then all engines load at the same time, each
+    completely or not at all.
 
     Args:
         engines: one or more inference engines.
         checkpoint: a folder that `save_checkpoint` of a training backend has written.
-        allow_older: whether an engine may be given an older version than it serves.
+        allow_older: True to allow a version that is older than an engine's.
 
     Returns:
-        What each engine serves now, in their order.
+        The state of each engine, in their order.
 
     Raises:
-        FileNotFoundError, ValueError: there is no whole checkpoint of a backend there; no engine was touched.
-        WeightSyncError: some engines did not take the weights; the others did. Its `served` is the list.
+        FileNotFoundError, ValueError: there is no complete checkpoint of a backend; no engine was touched.
+        WeightSyncError: some engines did not load the weights, and the others did. Its `served` is the list.
     """
     engines = [*engines]
     if not engines:
         raise ValueError("There are no inference engines; expected at least one.")
     checkpoint = Path(checkpoint)
-    metadata = await anyio.to_thread.run_sync(read_metadata, checkpoint)  # every byte is hashed: that takes its time
+    metadata = await anyio.to_thread.run_sync(
+        read_metadata, checkpoint
+    )  # in a thread, because hashing every byte takes time
     weights, version = read_weights(checkpoint), metadata["weight_version"]
     served: list[Served | None] = [None] * len(engines)
 
@@ -213,11 +217,11 @@ async def sync_weights_to_engines(
         for place in range(len(engines)):
             tasks.start_soon(load, place)
     if failed := [each for each in served if each.error is not None]:
-        reasons = "; ".join(f"{each.engine!r} serves version {each.weight_version}: {each.error}" for each in failed)
+        reasons = "; ".join(f"{each.engine!r} still has version {each.weight_version}: {each.error}" for each in failed)
         well = ", ".join(repr(each.engine) for each in served if each.error is None) or "none"
         raise WeightSyncError(
-            f"{len(failed)} of {len(engines)} inference engines did not take version {version} of {checkpoint}. "
-            f"{reasons} Engines that serve version {version}: {well}.",
+            f"{len(failed)} of {len(engines)} inference engines did not load version {version} of {checkpoint}. "
+            f"{reasons} Engines with version {version}: {well}.",
             served,
         ) from failed[0].error
     return served

@@ -1,4 +1,4 @@
-"""A promise of what a backend's thread will find: awaited in trio or asyncio, or waited for without either."""
+"""A promise of a result from a backend's thread: `await` it in trio or asyncio, or call its `wait()`."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ T = TypeVar("T")
 class TrainingError(RuntimeError):
     """An operation of a training backend failed; its cause is `__cause__`.
 
-    If the backend is `poisoned`, a new one has to be made; otherwise nothing has changed and it goes on.
+    If the backend is `poisoned`, create a new one; otherwise nothing has changed and the backend remains usable.
     """
 
 
 def failed(operation: str, error: Exception, before: str | None = None) -> TrainingError:
-    """The error of an operation that failed, itself or `before` it another one, when nothing had changed yet."""
+    """The error of an operation that failed, or was skipped because `before` failed, without any change."""
     what = "failed" if before is None else f"was not done: {before} failed before it"
     why = f"{type(error).__name__}: {error}"
-    found = TrainingError(f"{operation} {what} ({why}). Nothing has changed: the backend goes on.")
+    found = TrainingError(f"{operation} {what} ({why}). Nothing has changed, so you can continue with this backend.")
     found.__cause__ = error
     return found
 
@@ -37,9 +37,9 @@ class Failure:
 
     Attributes:
         operation: its name.
-        error: what it raised.
-        poisons: False where it was refused before it changed anything.
-        seen: whether anybody has been told.
+        error: the exception.
+        poisons: False if the operation failed before it changed anything.
+        seen: True once the error has been raised to the program.
     """
 
     operation: str
@@ -57,19 +57,19 @@ class Failure:
         if not self.seen:
             self.seen = True
             say(
-                f"{self.operation} failed ({type(self.error).__name__}: {self.error}), and nobody was told. Wait for "
-                "the futures of a backend, or close it."
+                f"{self.operation} failed ({type(self.error).__name__}: {self.error}), and the program never read this "
+                "error. Wait for the futures of a backend, or close it."
             )
 
     def tell(self, asked_for: str) -> None:
-        """Raise it, as the outcome of the operation `asked_for`: this one, or one that comes after it."""
+        """Raise it as the outcome of the operation `asked_for`: this one, or a later one."""
         self.seen = True
         if not self.poisons:
             raise self.error.with_traceback(None)
         what = "failed" if asked_for == self.operation else f"cannot be done: {self.operation} failed before it"
         raise TrainingError(
-            f"{asked_for} {what} ({type(self.error).__name__}: {self.error}). What the backend holds may be half "
-            "changed, so it does nothing more: make a new one, and load_checkpoint what was saved last."
+            f"{asked_for} {what} ({type(self.error).__name__}: {self.error}). The backend's state may be half changed, "
+            "so it refuses further operations: create a new one, and load_checkpoint the last checkpoint."
         ) from self.error
 
 
@@ -82,7 +82,7 @@ def tell_what_nobody_saw() -> None:
 
 
 def say(words: str) -> None:
-    """For what can be raised nowhere any more."""
+    """Print an error that can no longer be raised anywhere."""
     with suppress(OSError, ValueError, AttributeError):  # stderr is closed, or gone
         print(f"mlx_grpo_kit: {words}", file=sys.stderr, flush=True)
 
@@ -90,9 +90,9 @@ def say(words: str) -> None:
 class TrainFuture(Coroutine[Any, Any, T], Generic[T]):
     """The result of an operation of a backend, once there is one: `await future`, `await future.result()` or `wait()`.
 
-    It may be awaited any number of times, from several tasks, in several runs of trio, and in asyncio too, which a
-    notebook's cell runs in. A task that is cancelled while it waits leaves the operation alone: that ends in its turn.
-    The future of an operation that nobody awaits needs no care: the operation is done all the same.
+    You may await it any number of times, from several tasks, in several runs of trio, and in asyncio, in which notebook
+    cells run. Cancelling a task that waits does not cancel the operation.
+    You need not await a future: the operation is done anyway.
     """
 
     def __init__(self, operation: str, thread: threading.Thread):
@@ -106,15 +106,15 @@ class TrainFuture(Coroutine[Any, Any, T], Generic[T]):
         self._driven: Coroutine[Any, Any, T] | None = None
 
     def done(self) -> bool:
-        """True if the operation has ended, well or not."""
+        """True if the operation has ended, successfully or not."""
         return self._over.is_set()
 
     async def result(self) -> T:
         """Wait for the operation and return its result.
 
         Raises:
-            TrainingError: it failed, or one before it did.
-            RuntimeError: awaited where neither trio nor asyncio runs; take `wait()` there.
+            TrainingError: it failed, or an earlier one did.
+            RuntimeError: neither trio nor asyncio is running; call `wait()` instead.
         """
         self._refuse_to_hang()
         event, schedule = _event_of_this_run()
@@ -135,11 +135,11 @@ class TrainFuture(Coroutine[Any, Any, T], Generic[T]):
         return self._outcome()
 
     def wait(self, timeout: float | None = None) -> T:
-        """Return the operation's result; blocks until it has ended. For code without trio.
+        """Block until the operation has ended, and return its result. For code without trio.
 
         Raises:
-            TrainingError: it failed, or one before it did.
-            TimeoutError: it is not over after `timeout` seconds; it goes on.
+            TrainingError: it failed, or an earlier one did.
+            TimeoutError: it has not ended after `timeout` seconds; it continues.
         """
         self._refuse_to_hang()
         with self._lock:
@@ -150,7 +150,7 @@ class TrainFuture(Coroutine[Any, Any, T], Generic[T]):
             with self._lock:
                 self._waiting -= 1
         if not over:
-            raise TimeoutError(f"{self.operation} is not over after {timeout} s; it goes on.")
+            raise TimeoutError(f"{self.operation} has not ended after {timeout} s; it continues.")
         return self._outcome()
 
     def __await__(self) -> Generator[Any, Any, T]:
@@ -186,17 +186,17 @@ class TrainFuture(Coroutine[Any, Any, T], Generic[T]):
             return
         if threading.current_thread() is self._thread:
             raise RuntimeError(
-                f"{self.operation} was waited for inside an operation of the same backend, which it comes after. Wait "
-                "for it outside of the loss function."
+                f"{self.operation} was waited for inside an earlier operation of the same backend, which would block "
+                "forever. Wait for it outside of the loss function."
             )
         if os.getpid() != self._process:
             raise RuntimeError(
-                f"{self.operation} was submitted before this process was forked, and its thread runs in the other one. "
-                "Wait for it there."
+                f"{self.operation} was submitted before this process was forked, and its thread runs in the parent "
+                "process. Wait for it there."
             )
 
     def _set(self, value: T | None, failure: Failure | None = None) -> None:
-        """The worker's: the operation is over. Only the first outcome counts."""
+        """Set the outcome; called by the worker. Only the first outcome counts."""
         with self._lock:
             if self.done():
                 return
@@ -206,7 +206,7 @@ class TrainFuture(Coroutine[Any, Any, T], Generic[T]):
             if failure is not None and (wakers or self._waiting):
                 failure.seen = True
         for wake in wakers:
-            with suppress(RuntimeError):  # the run that waited is over
+            with suppress(RuntimeError):  # the run that waited has ended
                 wake()
 
     def __repr__(self) -> str:
@@ -215,11 +215,11 @@ class TrainFuture(Coroutine[Any, Any, T], Generic[T]):
 
 
 def _event_of_this_run() -> tuple[Any, Callable[[Callable[[], None]], Any]]:
-    """An event of the trio or asyncio run that the caller is in, and what sets it from another thread."""
-    trio = sys.modules.get("trio")  # who is in a run of trio has imported it
-    if trio is not None and trio.lowlevel.in_trio_run():  # first: in a notebook, asyncio runs around it
+    """An event of the caller's trio or asyncio run, and a function that sets it from another thread."""
+    trio = sys.modules.get("trio")  # inside a run of trio it is already imported
+    if trio is not None and trio.lowlevel.in_trio_run():  # check trio first: in a notebook, asyncio runs around it
         return trio.Event(), trio.lowlevel.current_trio_token().run_sync_soon
     try:
         return asyncio.Event(), asyncio.get_running_loop().call_soon_threadsafe
     except RuntimeError:
-        raise RuntimeError("A TrainFuture is awaited in trio or asyncio; elsewhere call its wait().") from None
+        raise RuntimeError("A TrainFuture can only be awaited in trio or asyncio; elsewhere call its wait().") from None

@@ -1,10 +1,10 @@
-"""From a Hugging Face folder into any backend, and from any backend to a folder that transformers and mlx-lm read.
+"""Weights of any backend from and to Hugging Face folders, which transformers and mlx-lm read.
 
     config = await load_hugging_face(backend, "Qwen3-0.6B")
     await save_hugging_face(backend, "outputs/policy", config, tokenizer=load_tokenizer("Qwen3-0.6B"))
 
-The folder's layout and names stand in `qwen3/pretrained.py` alone. A backend has whichever names its model has, the
-kit's or transformers', and gets its weights under those.
+Only `qwen3/pretrained.py` knows the folder's layout and names. A backend gets its weights under its model's names, the
+kit's or transformers'.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 async def load_hugging_face(backend: TrainingBackend, folder: str | os.PathLike) -> Qwen3Config:
-    """Put the weights of a folder into a backend, in the dtypes that the backend's own have. Returns its configuration.
+    """Load the weights of a folder into a backend, in the backend's dtypes. Returns the model's configuration.
 
-    Raises FileNotFoundError and ValueError as `load_pretrained` does, and ValueError where the backend's model is
-    another one than the folder's. The backend is then as it was.
+    Raises FileNotFoundError and ValueError like `load_pretrained`, and ValueError if the backend's model differs from
+    the folder's. Then the backend is unchanged.
     """
     config, params = load_pretrained(folder, dtype=None)
     template = await backend.get_weights().result()
@@ -36,9 +36,9 @@ async def load_hugging_face(backend: TrainingBackend, folder: str | os.PathLike)
 async def save_hugging_face(
     backend: TrainingBackend, folder: str | os.PathLike, config: Qwen3Config, *, tokenizer: Tokenizer | None = None
 ) -> Path:
-    """Write a backend's weights as a folder, in the dtypes that they have; the same bits come back from it.
+    """Write a backend's weights as a folder, in their dtypes, so that loading gives the same bits.
 
-    Raises ValueError where the weights are not those of `config` or are not finite, and what `save_pretrained` raises.
+    Raises ValueError if the weights do not fit `config` or are not finite, and the errors of `save_pretrained`.
     """
     weights = await backend.get_weights().result()
     return save_pretrained(folder, config, to_kit(config, weights), tokenizer=tokenizer)

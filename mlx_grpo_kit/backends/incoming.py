@@ -1,4 +1,4 @@
-"""Batches, weights and contents of checkpoints on their way into a backend. What does not fit is refused."""
+"""Checks of batches, weights and checkpoints before they enter a backend."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ def checked_batch(
     """A copy of the dictionary with a loss_mask of ones if it has none; see `Backend.forward_backward`.
 
     Args:
-        kind: the backend's own type of array.
-        loss_fn: gets the rest of the batch by keyword.
-        needs_tokens: whether a mask of zeros is refused.
+        kind: the backend's type of array.
+        loss_fn: the loss function, which gets the rest of the batch by keyword.
+        needs_tokens: True if a mask of zeros raises an error.
 
-    Raises TypeError or ValueError, with what is wrong, before anything has been computed.
+    Raises TypeError or ValueError, which names the problem, before anything is computed.
     """
     if not isinstance(batch, Mapping):
-        raise TypeError(f"The batch came as {type(batch).__name__}; expected a dictionary with {', '.join(BATCH)}.")
+        raise TypeError(f"The batch has type {type(batch).__name__}; expected a dictionary with {', '.join(BATCH)}.")
     for name in BATCH[:2]:
         if name not in batch:
             raise ValueError(f"The batch lacks {name!r}; it has {', '.join(map(str, batch)) or 'nothing'}.")
     for name in batch:
         if not isinstance(name, str):
-            raise TypeError(f"The batch has {name!r}; expected names, under which the loss function gets the rest.")
+            raise TypeError(f"The batch has {name!r}; expected strings as names, which become keywords of the loss.")
     for name in BATCH[1:]:
         if name in batch and not isinstance(batch[name], kind):
             raise TypeError(f"The batch's {name!r} is of type {type(batch[name]).__name__}; expected {kind.__name__}.")
     for each in _leaves(batch["input_ids"]):
         if not isinstance(each, kind) and (framework_of(each) in (*FRAMEWORKS, "numpy") or isinstance(each, list)):
-            raise TypeError(f"The batch's 'input_ids' hold {type(each).__name__}; expected {kind.__name__}.")
+            raise TypeError(f"The batch's 'input_ids' contain {type(each).__name__}; expected {kind.__name__}.")
     batch = {"loss_mask": ones_like(batch["labels"]), **batch}
     labels, mask = (tuple(batch[name].shape) for name in BATCH[1:])
     if labels != mask:
-        raise ValueError(f"The batch's labels have shape {labels} and its loss_mask {mask}; expected one shape.")
+        raise ValueError(f"The batch's labels have shape {labels} and its loss_mask {mask}; expected the same shape.")
     if needs_tokens and not bool((batch["loss_mask"] != 0).any()):
         raise ValueError("The batch's loss_mask is 0 everywhere, so there is nothing to learn from it. Leave it out.")
     _check_call(loss_fn, [name for name in batch if name not in BATCH])
@@ -57,21 +57,21 @@ def _leaves(inputs: Any) -> Iterator[Any]:
 def _check_call(loss_fn: Callable[..., Any], rest: list[str]) -> None:
     try:
         signature = inspect.signature(loss_fn)
-    except (TypeError, ValueError):  # a function that does not say what it takes
+    except (TypeError, ValueError):  # a function without a readable signature
         return
     try:
         signature.bind(*BATCH, **dict.fromkeys(rest))
     except TypeError as error:
         raise TypeError(
             f"The loss function cannot be called with this batch: {error}. It gets logits, labels and loss_mask, and "
-            f"by keyword whatever else the batch holds: {', '.join(rest) or 'nothing'}."
+            f"by keyword everything else in the batch: {', '.join(rest) or 'nothing'}."
         ) from None
 
 
 def brought(weights: Mapping[str, Any], kind: type) -> dict[str, Any]:
-    """The weights, with those of other frameworks as NumPy's; `kind` is the backend's own type of array.
+    """The weights, with those of other frameworks converted to NumPy; `kind` is the backend's type of array.
 
-    For the thread that has the weights: MLX's arrays may not be computed in another one.
+    Call this in the thread that owns the weights: MLX arrays must not be computed in another one.
     """
     foreign = {
         name for name, each in weights.items() if not isinstance(each, kind) and framework_of(each) in FRAMEWORKS
@@ -80,9 +80,9 @@ def brought(weights: Mapping[str, Any], kind: type) -> dict[str, Any]:
 
 
 def fitting(kind: type, what: str, arrays: Mapping[str, Any], expected: Mapping[str, Any]) -> dict[str, Any]:
-    """The arrays as the backend's own type `kind`, in the order expected.
+    """The arrays as the backend's type `kind`, in the expected order.
 
-    NumPy's are taken too. float32 is taken for bfloat16, which NumPy lacks, if bfloat16 holds its numbers exactly.
+    NumPy arrays are accepted too, and float32 for bfloat16, which NumPy lacks, if the conversion is exact.
 
     Raises ValueError or TypeError unless names, shapes and dtypes are those expected and no number is NaN.
     """
@@ -95,7 +95,9 @@ def fitting(kind: type, what: str, arrays: Mapping[str, Any], expected: Mapping[
             raise ValueError(f"{what} {name!r} is missing.")
         array = arrays[name]
         if not isinstance(array, kind | np.ndarray | np.generic):
-            raise TypeError(f"{what} {name!r} is of type {type(array).__name__}; expected {kind.__name__} or NumPy's.")
+            raise TypeError(
+                f"{what} {name!r} is of type {type(array).__name__}; expected {kind.__name__} or a NumPy array."
+            )
         numbers = as_numpy(array)
         found[name] = array if isinstance(array, kind) else array_of(framework_of(other), numbers, other.dtype)
         same_dtype = dtype_name(array) == dtype_name(other) or (
@@ -108,6 +110,6 @@ def fitting(kind: type, what: str, arrays: Mapping[str, Any], expected: Mapping[
                 f"{what} {name!r} has shape {tuple(array.shape)} and dtype {array.dtype}; this backend's has "
                 f"{tuple(other.shape)} and {other.dtype}."
             )
-        if np.isnan(numbers).any():  # NumPy's: JAX would compile something for every shape
-            raise ValueError(f"{what} {name!r} has NaN in it.")
+        if np.isnan(numbers).any():  # with NumPy, because JAX would compile for every shape
+            raise ValueError(f"{what} {name!r} contains NaN.")
     return found

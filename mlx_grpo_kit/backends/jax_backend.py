@@ -1,4 +1,4 @@
-"""JAX: pure functions, compiled; a step makes new weights out of old ones."""
+"""JAX: compiled pure functions; a step computes new weights from old ones."""
 
 from __future__ import annotations
 
@@ -22,38 +22,37 @@ from mlx_grpo_kit.backends.learning_rate import rate_in
 
 STATE = "orbax"
 _ORBAX = threading.Lock()
-"""For two backends of a process: two saves of orbax at the same time wait for each other, until a timeout."""
+"""One save at a time per process: two simultaneous saves of orbax would wait for each other until a timeout."""
 
 
 @dataclass(eq=False, repr=False)
 class JAXTrainingBackend(Backend):
     """Training with `apply_fn(params, input_ids) -> logits` and an optimizer of optax.
 
-    Two functions are compiled, for each set of shapes that they meet: one makes a gradient of a batch, the other makes
-    weights and optimizer's state of a gradient. Batches of equal shapes cost no compiling, so pad to a few lengths.
+    Two functions are compiled for each set of shapes: one computes the gradient of a batch, the other the new weights
+        and optimizer's state. Batches of known shapes need no compilation, so pad to a few lengths.
 
-    Weights are copied in the beginning, because a step writes the next ones over those before, in the same memory; the
-    user's own stay.
+    Weights are copied at the beginning, because a step overwrites them in the same memory; your own arrays are
+    unchanged.
 
-    Several devices need no more than a placement: weights that lie on them, all of each or a part of it, and a
-    `batch_sharding` that deals out the rows. The compiler adds what has to be sent in between, and loss and gradient
-    are those of the whole batch.
+    For several devices you only need placement: weights on those devices, whole or sharded, and a `batch_sharding` that
+        distributes the rows. The compiler adds the communication, and loss and gradient are those of the whole batch.
 
         mesh = jax.sharding.Mesh(jax.devices(), ("rows",))
         params = jax.device_put(params, NamedSharding(mesh, PartitionSpec()))
         JAXTrainingBackend(apply_fn, params, ..., batch_sharding=NamedSharding(mesh, PartitionSpec("rows")))
 
-    Checkpoints hold the folder `orbax`, weights and the optimizer's state as orbax writes them.
+    Checkpoints contain the folder `orbax`, with weights and the optimizer's state in orbax's format.
 
     Attributes:
         apply_fn: computes logits from parameters and "input_ids" of a batch.
-        params: floating-point arrays, in a dictionary by name or in any pytree; names are then joined by dots.
-        optimizer: takes gradients of the same structure. Clipping is a part of it: `optax.chain`.
+        params: floating-point arrays, in a dictionary by name or in any pytree; then names are paths joined by dots.
+        optimizer: an optax optimizer for gradients of the same structure. Put clipping into it with `optax.chain`.
         loss_fn, checkpoint_dir, weight_version, current_step: see `Backend`.
-        learning_rate: a number or a schedule by step, for `optim_step` to report. None: what the optimizer was made
-            with, or NaN for an optimizer that has several rates.
-        batch_sharding: where the rows of each array of a batch go; None leaves batches where they are.
-        opt_state: the optimizer's.
+        learning_rate: a number or a schedule by step, which `optim_step` reports. None means the optimizer's own rate,
+            or NaN if it has several.
+        batch_sharding: the placement of the rows of each array in a batch; None leaves batches where they are.
+        opt_state: the optimizer's state.
     """
 
     array = jax.Array
@@ -80,7 +79,7 @@ class JAXTrainingBackend(Backend):
         super().__post_init__()
         self.opt_state = jax.tree.map(self._placed, self.optimizer.init(self.params))
         self._grads = None
-        # Where things are is said to the compiler, or it might put a step's result elsewhere and compile again for it.
+        # Tell the compiler the placements, or it may put a step's result elsewhere and compile again for that.
         weights, state = (jax.tree.map(lambda each: each.sharding, tree) for tree in (self.params, self.opt_state))
         self._gradient = jax.jit(self._loss_and_gradient, out_shardings=(None, None, weights, None))
         self._sum = jax.jit(_sum, donate_argnums=0, out_shardings=(weights, None))
@@ -125,7 +124,9 @@ class JAXTrainingBackend(Backend):
     def _rate(self) -> float:
         if self.learning_rate is None:
             states = jax.tree.leaves(self.opt_state, is_leaf=lambda each: hasattr(each, "hyperparams"))
-            injected = [each.hyperparams for each in states if hasattr(each, "hyperparams")]  # by inject_hyperparams
+            injected = [
+                each.hyperparams for each in states if hasattr(each, "hyperparams")
+            ]  # set by inject_hyperparams
             if len(injected) == 1 and "learning_rate" in injected[0]:
                 return float(injected[0]["learning_rate"])
             return rate_in(self.optimizer, self.current_step)
@@ -154,7 +155,7 @@ class JAXTrainingBackend(Backend):
         ours, path = self._state(), folder.absolute() / STATE
         try:
             found = _restored(path, ours)
-        except Exception as error:  # whatever orbax and the store below it make of a folder that is not theirs
+        except Exception as error:  # errors of orbax and its storage for a folder that is not theirs
             raise ValueError(f"{path} cannot be read ({error}). It is corrupt, or not from this kit.") from error
         what = {"weights": "Weight", "optimizer": "The optimizer's"}
         return {part: fitting(self.array, what[part], found.get(part, {}), mine) for part, mine in ours.items()}
@@ -167,7 +168,7 @@ class JAXTrainingBackend(Backend):
         return {"weights": self._weights(), "optimizer": by_name(self.opt_state)}
 
     def _placed(self, array: jax.Array) -> jax.Array:
-        """An array of the optimizer's, on the devices that the weights are on: a mere count is on one at first."""
+        """An array of the optimizer on the devices of the weights. A step count is on one device at first."""
         weights = jax.tree.leaves(self.params)[0].sharding
         if array.sharding.device_set == weights.device_set:
             return _own(array)
@@ -176,15 +177,15 @@ class JAXTrainingBackend(Backend):
     def _check_params(self) -> None:
         params = by_name(self.params)
         if not params:
-            raise ValueError("params holds no arrays; expected the model's weights by name.")
+            raise ValueError("params contains no arrays; expected the model's weights by name.")
         for name, array in params.items():
             if not jnp.issubdtype(array.dtype, jnp.floating):
                 raise TypeError(f"Parameter {name!r} has dtype {array.dtype}; expected a floating-point one.")
             if self.batch_sharding is not None and array.sharding.device_set != self.batch_sharding.device_set:
                 raise ValueError(
-                    f"Parameter {name!r} is on {len(array.sharding.device_set)} devices; batch_sharding deals batches "
-                    f"out to {len(self.batch_sharding.device_set)}. Put the weights on the same ones first: "
-                    "jax.device_put(params, NamedSharding(mesh, PartitionSpec())) gives each device all of them."
+                    f"Parameter {name!r} is on {len(array.sharding.device_set)} devices; batch_sharding distributes "
+                    f"batches over {len(self.batch_sharding.device_set)}. Put the weights on the same devices first: "
+                    "jax.device_put(params, NamedSharding(mesh, PartitionSpec())) copies all of them to each device."
                 )
 
     def _check_batch(self, batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -200,7 +201,7 @@ class JAXTrainingBackend(Backend):
                 self.batch_sharding.shard_shape(shape)
         except ValueError as error:
             raise ValueError(
-                f"The batch's {name!r} has shape {shape}, which batch_sharding cannot deal out evenly to its "
+                f"The batch's {name!r} has shape {shape}, which batch_sharding cannot divide evenly among its "
                 f"{len(self.batch_sharding.device_set)} devices. Add rows, with a loss_mask of 0, or leave some out."
             ) from error
 
@@ -215,7 +216,7 @@ def _norm(grads: Any) -> jax.Array:
 
 
 def _own(array: Any) -> jax.Array:
-    """A copy, where the array is."""
+    """A copy on the same device."""
     array = jnp.asarray(array)
     return jax.device_put(array, array.sharding, may_alias=False)
 
@@ -227,16 +228,16 @@ def by_name(tree: Any) -> dict[str, jax.Array]:
 
 
 def in_place_of(tree: Any, arrays: Mapping[str, jax.Array]) -> Any:
-    """A pytree like `tree` of copies of these arrays, each where the one is that it comes for."""
+    """A pytree like `tree` with copies of these arrays, each on the device of the array that it replaces."""
     leaves = [jax.device_put(arrays[name], old.sharding, may_alias=False) for name, old in by_name(tree).items()]
     return jax.tree.unflatten(jax.tree.structure(tree), leaves)
 
 
 def _restored(path: Path, ours: Mapping[str, Mapping[str, jax.Array]]) -> dict[str, dict[str, jax.Array]]:
-    """The content that orbax saved there; shapes and dtypes are as they were saved, arrays where `ours` has arrays."""
+    """The content that orbax saved at `path`, with its shapes and dtypes, placed like the arrays of `ours`."""
     with _ORBAX, ocp.StandardCheckpointer() as checkpointer:
         saved = checkpointer.metadata(path).item_metadata.tree
-        # Orbax would make another dtype of one that was not asked for, without a word.
+        # Orbax would silently convert a dtype that was not requested.
         target = {
             part: {name: _asked_for(each, ours.get(part, {}).get(name)) for name, each in arrays.items()}
             for part, arrays in saved.items()

@@ -1,7 +1,7 @@
-"""The learning rate of an optimizer of optax or torchopt, which neither library lets anybody ask for.
+"""The learning rate of an optimizer of optax or torchopt, for which neither library has a function.
 
-Both build an optimizer from functions that hold their settings as closures. One of them scales the update, by minus the
-rate (`step_size`) or by a schedule of it (`step_size_fn`).
+Both build an optimizer from functions with their settings in closures. One of them scales the update, by minus the rate
+(`step_size`) or by a schedule (`step_size_fn`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def rate_in(optimizer: Any, step: int) -> float:
-    """The rate of update number `step`, from 0; NaN for an optimizer without exactly one scale apart from 1 and -1."""
+    """The rate of update number `step`, from 0; NaN unless the optimizer has exactly one scale apart from 1 and -1."""
     scales = [scale(step) if callable(scale) else scale for scale in _scales(optimizer.update, set())]
     others = [float(scale) for scale in scales if abs(float(scale)) != 1]
     if not scales or len(others) > 1:

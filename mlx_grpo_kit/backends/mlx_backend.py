@@ -1,4 +1,4 @@
-"""MLX as this kit writes it: pure functions over a dictionary of arrays, and an optimizer that returns new ones."""
+"""MLX in the style of this kit: pure functions over a dictionary of arrays, and an optimizer that returns new ones."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "trainin
 class MLXTrainingBackend(Backend):
     """Training with `apply_fn(params, input_ids) -> logits` and an optimizer of mlx.optimizers.
 
-    Nothing is changed in place: `params` is replaced by another dictionary with every step, and the user's stays.
+    Nothing is changed in place: every step replaces `params` by a new dictionary, and your own is unchanged.
 
-    Checkpoints hold `model.safetensors`, the parameters, `optimizer.safetensors`, the optimizer's state, and
+    Checkpoints contain `model.safetensors`, the parameters, `optimizer.safetensors`, the optimizer's state, and
     `training_state.safetensors`, the random state.
 
     Attributes:
         apply_fn: computes logits from a dictionary of parameters and "input_ids" of a batch.
         params: floating-point arrays by name.
-        optimizer: its state is the backend's; give each backend one of its own. `optim_step` reports NaN as "lr" of an
-            Adafactor with `relative_step`, which has another rate for each parameter.
+        optimizer: an optimizer that only this backend uses, because its state belongs to the backend. For an Adafactor
+            with `relative_step`, which has a different rate for each parameter, `optim_step` reports "lr" as NaN.
         loss_fn, checkpoint_dir, weight_version, current_step: see `Backend`.
-        max_grad_norm: longer gradients are shortened to this.
+        max_grad_norm: gradients with a larger norm are scaled down to it.
     """
 
     array = mx.array
@@ -63,15 +63,15 @@ class MLXTrainingBackend(Backend):
             raise TypeError(f"optimizer is of type {type(self.optimizer).__name__}; expected one of mlx.optimizers.")
         if isinstance(self.optimizer, optim.MultiOptimizer):
             raise TypeError(
-                "optimizer is a MultiOptimizer, which needs nested parameters; those of this backend are one flat "
-                "dictionary. Give one optimizer for all of them."
+                "optimizer is a MultiOptimizer, which needs nested parameters, but this backend has one flat "
+                "dictionary. Pass one optimizer for all of them."
             )
         check_max_grad_norm(self.max_grad_norm)
         super().__post_init__()
         self.params = {name: self._copy(array) for name, array in self.params.items()}
         self._grads: dict[str, mx.array] | None = None
         self.optimizer.init(self.params)
-        mx.eval(self.params, self.optimizer.state)  # what is evaluated may cross to another thread
+        mx.eval(self.params, self.optimizer.state)  # evaluated arrays may move to another thread
 
     def forward_backward(self, batch: Mapping[str, Any]):
         refuse_after_fork()
@@ -109,7 +109,7 @@ class MLXTrainingBackend(Backend):
         self.params = params
         if getattr(self.optimizer, "relative_step", False):
             return math.nan
-        return self.optimizer.learning_rate.item()  # after it: a schedule sets the rate as the step begins
+        return self.optimizer.learning_rate.item()  # read after the update: a schedule sets the rate at its start
 
     def _clear_gradient(self) -> None:
         self._grads = None
@@ -121,7 +121,7 @@ class MLXTrainingBackend(Backend):
         self.params = {name: self._copy(array) for name, array in weights.items()}
 
     def _copy(self, array: mx.array) -> mx.array:
-        return copy.copy(array)  # of the same memory, until `+=` or an index assigns to one of the two
+        return copy.copy(array)  # shares memory until `+=` or an index assigns to one of the two
 
     def _numpy(self, array: mx.array) -> np.ndarray:
         return np.array(array.astype(mx.float32) if array.dtype == mx.bfloat16 else array)
@@ -155,10 +155,10 @@ class MLXTrainingBackend(Backend):
 
     @staticmethod
     def _end_thread() -> None:
-        mx.clear_streams()  # what MLX holds for a thread: its end would race the interpreter's
+        mx.clear_streams()  # MLX's streams of this thread: their cleanup would race with the interpreter's end
 
 
 def _set_random_state(key: mx.array) -> None:
-    """Make a key the state that mx.random draws from in this thread: each has its own."""
+    """Set the random state of this thread to a key: each thread has its own."""
     high, low = key.tolist()
     mx.random.seed(high << 32 | low)

@@ -1,7 +1,7 @@
-"""An inference engine in a process of its own: no training step slows it down, and its crash stays its own.
+"""An inference engine in a separate process: training steps do not slow it down, and its crashes affect nothing else.
 
-The process is started afresh, never forked, and speaks over a pipe: (operation, arguments) there, (error, result) back.
-It ends with its parent, however that ends: a second pipe, over which nothing is ever sent, closes when the parent is
+The process is started afresh, never forked, and communicates over pipes: it receives (operation, arguments) and returns
+(error, result). It always ends with its parent: another pipe, over which nothing is sent, closes when the parent is
 gone, and a thread of the child waits for that.
 """
 
@@ -33,13 +33,13 @@ PROGRAM = "from mlx_grpo_kit.backends.process_engine import serve; serve({reques
 class ProcessEngine:
     """An inference engine: the kit's own generation in another process of this machine.
 
-    Weights go there as NumPy arrays, and are float32 there where they were bfloat16 here. `generate` takes the settings
-    of the kit's own, but no `stop`, which is a function of this process.
+    Weights are sent as NumPy arrays, in which bfloat16 becomes float32. `generate` takes the arguments of the kit's
+    `generate`, except for `stop`, which is a function of this process.
 
     Args:
-        config: of the model.
-        weights: the first to be served, as version `version`; None: there are none before `load_weights`.
-        name: what messages call it.
+        config: the configuration of the model.
+        weights: the first weights, with version `version`; None means none before `load_weights`.
+        name: its name in messages.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class ProcessEngine:
         self._requests = Connection(ours_out, readable=False)
         self._replies = Connection(ours_in, writable=False)
         self._worker = Worker(f"engine {name}", at_start=lambda: None, at_end=lambda: None, finishes=False)
-        # An engine that nobody closes takes its process with it.
+        # If an engine is garbage-collected without being closed, its process ends too.
         self._leave = weakref.finalize(self, _end, self._process, self._lifeline)
         try:
             self._submit("start", (config, name)).wait()
@@ -74,7 +74,7 @@ class ProcessEngine:
 
     @property
     def process_id(self) -> int:
-        """The number of the process that computes."""
+        """The id of the engine's process."""
         return self._process.pid
 
     def load_weights(self, weights: Mapping[str, Any], version: int, *, allow_older: bool = False) -> TrainFuture[int]:
@@ -84,7 +84,8 @@ class ProcessEngine:
     def generate(self, prompts: Sequence[TokenIds], **settings: Any) -> TrainFuture[Generated]:
         if settings.get("stop") is not None:
             raise ValueError(
-                f"Inference engine {self.name!r} is another process, and `stop` a function of this one. Leave it out."
+                f"Inference engine {self.name!r} runs in another process, and `stop` is a function of this one. "
+                "Leave it out."
             )
         return self._submit("generate", (prompts, settings))
 
@@ -98,7 +99,7 @@ class ProcessEngine:
         return self._worker.submit(operation, lambda: refusing(self._ask, operation, arguments))
 
     def _ask(self, operation: str, arguments: tuple) -> Any:
-        """The child's answer; in the worker's thread, so that questions and answers come in pairs."""
+        """The child's answer. This runs in the worker's thread, so that requests and answers stay in pairs."""
         try:
             self._requests.send((operation, arguments))
             error, result = self._replies.recv()
@@ -107,7 +108,7 @@ class ProcessEngine:
                 self._process.wait(SECONDS_TO_LEAVE)
             raise EngineError(
                 f"Inference engine {self.name!r} is gone: its process {self._process.pid} ended "
-                f"{_how(self._process.returncode)} during {operation!r} or before. Make a new one."
+                f"{_how(self._process.returncode)} during {operation!r} or before. Create a new engine."
             ) from None
         if error is not None:
             raise error
@@ -126,7 +127,7 @@ def _end(process: subprocess.Popen, lifeline: int) -> None:
     os.close(lifeline)
     try:
         process.wait(SECONDS_TO_LEAVE)
-    except subprocess.TimeoutExpired:  # stopped by a debugger, say
+    except subprocess.TimeoutExpired:  # stopped by a debugger, for example
         process.kill()
         process.wait()
 
@@ -138,8 +139,8 @@ def _how(code: int | None) -> str:
 
 
 def serve(requests: int, replies: int, lifeline: int) -> None:
-    """The other process: answer what comes until the parent is gone. Takes the numbers of three open pipes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which says when it is over
+    """Answer requests until the parent is gone; runs in the child. Takes the numbers of three open pipes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then closes the pipe
     threading.Thread(target=_leave_with_parent, args=[lifeline], daemon=True).start()
     questions, answers = Connection(requests, writable=False), Connection(replies, readable=False)
     _, (config, name) = questions.recv()
@@ -159,12 +160,12 @@ def serve(requests: int, replies: int, lifeline: int) -> None:
 
 
 def _leave_with_parent(lifeline: int) -> None:
-    os.read(lifeline, 1)  # nothing is ever written: this ends when the parent does
+    os.read(lifeline, 1)  # nothing is ever written: this returns when the parent ends
     os._exit(0)
 
 
 def _portable(error: Exception) -> Exception:
-    """An error that arrives as it is: those of Python's own kinds, and of any other kind its words."""
+    """An error that can be pickled: a ValueError, a TypeError, or else an EngineError with the same message."""
     if type(error) in (ValueError, TypeError):
         return type(error)(str(error))
     return EngineError(f"{type(error).__name__}: {error}" if not isinstance(error, EngineError) else str(error))

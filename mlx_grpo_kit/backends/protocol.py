@@ -1,4 +1,4 @@
-"""The operations of a training backend, in whatever framework it computes."""
+"""The operations of a training backend, for any framework."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from mlx_grpo_kit.backends.future import TrainFuture
 
 @runtime_checkable
 class TrainingBackend(Protocol):
-    """One model that learns, in one framework: every method submits an operation, and they are done one by one.
+    """One model in training, in one framework. Every method submits an operation, and they are done one by one.
 
-    Operations are done strictly in the order in which they were submitted, one at a time, whoever submitted them.
-    Gradients stay with the backend between forward_backward and optim_step; several forward_backward add up.
+    Operations are done strictly in the order in which they were submitted, one at a time, from any thread. The backend
+    keeps gradients between forward_backward and optim_step; those of several forward_backward add up.
 
     Attributes:
-        weight_version: how often weights were saved. It is one higher once a checkpoint is in place (slime, where the
-            idea is from, counts when weights are handed to the engines that generate).
-        current_step: optimizer steps done.
+        weight_version: the number of times that weights were saved. It increases when a checkpoint is complete. (slime,
+            the source of the idea, counts transfers of weights to the inference engines.)
+        current_step: the number of optimizer steps done.
     """
 
     weight_version: int
     current_step: int
 
     def forward_backward(self, batch: Mapping[str, Any]) -> TrainFuture[dict[str, Any]]:
-        """Compute the loss of a batch and add its gradient to what is there: {"loss", "grad_norm", ...}."""
+        """Compute the loss of a batch and add its gradient to the sum: {"loss", "grad_norm", ...}."""
         ...
 
     def optim_step(self) -> TrainFuture[dict[str, float]]:
-        """Take a step with the gradient that has added up, and clear it: {"lr", "step", "grad_norm"}."""
+        """Take a step with the sum of gradients, and clear it: {"lr", "step", "grad_norm"}."""
         ...
 
     def get_weights(self) -> TrainFuture[dict[str, Any]]:
@@ -39,13 +39,13 @@ class TrainingBackend(Protocol):
         ...
 
     def load_weights(self, weights: Mapping[str, Any]) -> TrainFuture[None]:
-        """Put these weights in the place of those that are there."""
+        """Replace the weights."""
         ...
 
     def save_checkpoint(self, step: int, metrics: Mapping[str, Any] | None = None) -> TrainFuture[Path]:
-        """Write all that is needed to go on from here, and count weight_version up."""
+        """Write everything that is needed to continue from here, and increase weight_version."""
         ...
 
     def load_checkpoint(self, checkpoint_path: str | os.PathLike) -> TrainFuture[dict[str, Any]]:
-        """Go on from a checkpoint; returns its metadata."""
+        """Restore a checkpoint; returns its metadata."""
         ...

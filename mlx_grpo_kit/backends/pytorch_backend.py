@@ -1,4 +1,4 @@
-"""PyTorch as it is usually written: a module that holds its weights, and an optimizer that changes them."""
+"""PyTorch in its usual style: a module with weights, and an optimizer that changes them."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ MODEL, OPTIMIZER, STATE = "pytorch_model.bin", "optimizer.bin", "training_state.
 class PyTorchTrainingBackend(Backend):
     """Training with a torch.nn.Module and a torch.optim.Optimizer.
 
-    Both are the user's, stay where they are, and change with every step: model, optimizer and batches have to be on one
-    device already. Leave them alone while operations are under way; `get_weights` copies.
+    Both are your objects, stay on their device, and change with every step: model, optimizer and batches must already
+        be on one device. Do not use them while operations are running; `get_weights` copies.
 
-    Checkpoints hold `pytorch_model.bin`, the model's state_dict, `optimizer.bin`, the optimizer's, and
-    `training_state.bin`, the random state and that of the scheduler.
+    Checkpoints contain `pytorch_model.bin`, the model's state_dict, `optimizer.bin`, the optimizer's, and
+    `training_state.bin`, the random state and the scheduler's state.
 
     Attributes:
-        model: called with "input_ids" of a batch; returns logits, or an object with `.logits`, as transformers' models.
-            Weights of one that torch.compile was given have their names from before.
-        optimizer: over the model's parameters, or a part of them: norm and clipping are those of that part.
+        model: called with "input_ids" of a batch; returns logits, or an object with `.logits`, like transformers'
+            models. The weights of a compiled model keep their original names.
+        optimizer: an optimizer of all or some of the model's parameters; norm and clipping apply to those.
         loss_fn, checkpoint_dir, weight_version, current_step: see `Backend`.
-        max_grad_norm: longer gradients are shortened to this.
-        lr_scheduler: one of torch.optim.lr_scheduler, called after each step.
-        autocast_dtype: torch.bfloat16 computes the forward pass in it where that is safe; weights stay what they are.
+        max_grad_norm: gradients with a larger norm are scaled down to it.
+        lr_scheduler: a scheduler of torch.optim.lr_scheduler, called after each step.
+        autocast_dtype: with torch.bfloat16 the forward pass uses it where that is safe; weights keep their dtype.
     """
 
     array = torch.Tensor
@@ -67,15 +67,15 @@ class PyTorchTrainingBackend(Backend):
     def _check_model(self) -> None:
         in_parallel, model = torch.nn.parallel.DistributedDataParallel, uncompiled(self.model)
         if isinstance(model, in_parallel) or hasattr(model, "set_requires_gradient_sync"):  # FSDP2 adds that
-            raise TypeError("model computes in several processes: take DistributedPyTorchTrainingBackend for it.")
+            raise TypeError("model computes in several processes: use DistributedPyTorchTrainingBackend for it.")
 
     def _begin_thread(self) -> Callable[[], None]:
         return partial(use_threads, torch.get_num_threads())
 
     def _compute_gradient(self, batch: Mapping[str, Any]) -> tuple[torch.Tensor, Mapping[str, Any], torch.Tensor]:
-        with self._autocast():  # here and not around the call: it holds for one thread
+        with self._autocast():  # here and not around the call, because it applies to one thread
             loss, metrics = self._loss(logits_of(self.model, batch["input_ids"]), batch)
-        return loss.detach(), metrics, loss  # torch computes and adds a gradient in one: backward
+        return loss.detach(), metrics, loss  # torch's backward computes and adds a gradient in one call
 
     def _add_gradient(self, loss: torch.Tensor) -> torch.Tensor:
         loss.backward()
@@ -92,7 +92,7 @@ class PyTorchTrainingBackend(Backend):
         return rate
 
     def _clear_gradient(self) -> None:
-        self.model.zero_grad()  # of parameters that the optimizer does not have, too
+        self.model.zero_grad()  # also for parameters that the optimizer does not have
         self.optimizer.zero_grad()
 
     def _gradients(self) -> list[torch.Tensor]:
@@ -138,8 +138,8 @@ class PyTorchTrainingBackend(Backend):
         fitting(self.array, "State", {"random": random}, {"random": torch.get_rng_state()})
         if (scheduler is None) != (self.lr_scheduler is None):
             how, this = ("without", "one") if scheduler is None else ("with", "none")
-            raise ValueError(f"{folder} was saved {how} an lr_scheduler, and this backend has {this}.")
-        self._check_optimizer(state[OPTIMIZER])  # after it: a scheduler adds a setting to the optimizer's
+            raise ValueError(f"{folder} was saved {how} an lr_scheduler, but this backend has {this}.")
+        self._check_optimizer(state[OPTIMIZER])  # check after that: a scheduler adds a setting to the optimizer
         return state
 
     def _restore(self, state: dict[str, Any]) -> None:
@@ -150,11 +150,13 @@ class PyTorchTrainingBackend(Backend):
             self.lr_scheduler.load_state_dict(state[STATE]["scheduler"])
 
     def _check_optimizer(self, saved: dict[str, Any]) -> None:
-        """ValueError unless a state_dict is one of this optimizer: torch itself takes moments of any shape."""
+        """Raise ValueError unless a state_dict fits this optimizer: torch itself accepts moments of any shape."""
         groups, ours = saved.get("param_groups"), self.optimizer.param_groups
         shapes = [[len(group.get("params", ())), *sorted(group)] for group in groups or ()]
         if shapes != [[len(group["params"]), *sorted(group)] for group in ours]:
-            raise ValueError("The optimizer's groups of parameters or their settings are not those of this optimizer.")
+            raise ValueError(
+                "The optimizer's groups of parameters or their settings differ from those of this optimizer."
+            )
         for theirs, group in zip(groups, ours, strict=True):
             for name in group.keys() - {"params"}:
                 if not _is_of_one_kind(theirs[name], group[name]):
@@ -172,7 +174,7 @@ class PyTorchTrainingBackend(Backend):
                 fitting(self.array, what, _tensors(states[number]), _tensors(self._first_moments(group, parameter)))
 
     def _first_moments(self, group: dict[str, Any], parameter: torch.Tensor) -> dict[str, Any]:
-        """The optimizer's state for a parameter, taken from one of the same kind after a step without gradient."""
+        """The optimizer's state for a parameter, from another of its kind after a step with zero gradient."""
         trial = copy.copy(self.optimizer)
         stand_in = torch.zeros_like(parameter, requires_grad=True)
         stand_in.grad = torch.zeros_like(parameter)
@@ -182,12 +184,12 @@ class PyTorchTrainingBackend(Backend):
 
 
 def uncompiled(model: torch.nn.Module) -> torch.nn.Module:
-    """The module that `torch.compile` was given, or the module itself."""
+    """The original module of a compiled one, or the module itself."""
     return getattr(model, "_orig_mod", model)
 
 
 def load_tensors(file: Path) -> dict[str, Any]:
-    """A dictionary that torch.save wrote. No code in it is ever run; ValueError for what is not one."""
+    """A dictionary that torch.save wrote, read without running code. Raises ValueError for anything else."""
     try:
         found = torch.load(file, weights_only=True, map_location="cpu")
     except OSError:
@@ -195,12 +197,12 @@ def load_tensors(file: Path) -> dict[str, Any]:
     except Exception as error:  # a damaged pickle may raise anything
         raise ValueError(f"{file} cannot be read ({error}). It is corrupt, or not from this kit.") from error
     if not isinstance(found, Mapping):
-        raise ValueError(f"{file} holds {type(found).__name__}; expected a dictionary.")
+        raise ValueError(f"{file} contains {type(found).__name__}; expected a dictionary.")
     return found
 
 
 def _is_of_one_kind(one: Any, other: Any) -> bool:
-    """True if both are numbers, or both tuples, for example; a value that may be None may be anything."""
+    """True if both are numbers, or both tuples, for example, or if one is None."""
     numbers = (bool, int, float, torch.Tensor)
     return None in (one, other) or (isinstance(one, numbers) and isinstance(other, numbers)) or type(one) is type(other)
 

@@ -1,14 +1,15 @@
-"""The ranks of a distributed backend, which fail together: no rank waits for one that will never come.
+"""The ranks of a distributed backend, which fail together: no rank waits forever for another.
 
 A collective of torch waits for all ranks, up to the process group's timeout, which is half an hour by default. Three
-things give every operation of a backend a way out within seconds:
+mechanisms end every waiting operation of a backend within seconds:
 
-- Ranks **meet** before an operation and where one of them may refuse it. If a rank brings an error, all ranks raise it.
+- Ranks **meet** before an operation and wherever one of them may raise an error. If a rank brings an error, all ranks
+  raise it.
 - A rank that fails between two meetings **tells** the others through the store that torch's ranks share.
-- While a rank is in an operation, another thread of it **watches** that store. If another rank has failed or closed its
-  backend, and the operation does not end by itself, the thread gives the operation up.
+- While a rank is in an operation, another of its threads **watches** that store. If another rank has failed or closed
+  its backend, and the operation does not end by itself, the thread gives the operation up.
 
-A rank whose process ends needs none of that: its connections close, and whatever waits for it raises.
+If a rank's process ends, its connections close, so operations that wait for it raise anyway.
 """
 
 from __future__ import annotations
@@ -24,20 +25,25 @@ SECONDS_BETWEEN_LOOKS = 0.5
 
 
 class Ranks:
-    """The messages between the ranks of one backend. Every rank makes one at the same time: that is a collective."""
+    """The messages between the ranks of one backend.
+
+    Creating it is a collective: every rank does so at the same time.
+    """
 
     def __init__(self):
         self._group = dist.new_group(backend="gloo")  # the model's own collectives may be in flight when ranks meet
-        self._store = self._group.get_group_store().clone()  # a connection of its own: torch may wait in the other one
+        self._store = (
+            self._group.get_group_store().clone()
+        )  # a separate connection, because torch may wait in the other one
         self._rank, self._size = dist.get_rank(), dist.get_world_size()
         self._begun = 0
         self._error: Exception | None = None
 
     def meet(self, operation: str, error: Exception | None = None) -> None:
-        """Wait until every rank is here.
+        """Wait until every rank calls this.
 
         Raises:
-            Exception: the first error that a rank has brought.
+            Exception: the first error that a rank passed.
             RuntimeError: the ranks are in different operations, or the process of one is gone.
         """
         found: list[tuple[str, Exception | None]] = [("", None)] * self._size
@@ -57,7 +63,7 @@ class Ranks:
 
     @contextmanager
     def watching(self, give_up: Callable[[Exception], None]) -> Iterator[None]:
-        """Around an operation: call `give_up(error)` in another thread if other ranks leave this one waiting."""
+        """Around an operation: call `give_up(error)` in another thread if the other ranks will never take part."""
         over = threading.Event()
         self._begun += 1
         begun = self._begun
@@ -65,7 +71,7 @@ class Ranks:
         def look() -> None:
             while not over.wait(SECONDS_BETWEEN_LOOKS):
                 trouble = self._trouble(begun)
-                if trouble and not over.wait(SECONDS_BETWEEN_LOOKS):  # it may have been about to end by itself
+                if trouble and not over.wait(SECONDS_BETWEEN_LOOKS):  # it may be about to end normally
                     self.tell(f"gave up: {trouble}")
                     give_up(self._error or RuntimeError(trouble))
                     return
@@ -77,17 +83,17 @@ class Ranks:
             over.set()
 
     def tell(self, words: str) -> None:
-        """Let the other ranks know that this one has failed. The first words count."""
-        with suppress(RuntimeError):  # the rank that keeps the store may be gone
+        """Tell the other ranks that this one has failed. Only the first message counts."""
+        with suppress(RuntimeError):  # the rank with the store may be gone
             self._store.compare_set(f"failed/{self._rank}", "", words)
 
     def leave(self) -> None:
-        """Let the other ranks know that this one takes part in no further operation."""
+        """Tell the other ranks that this one takes part in no further operation."""
         with suppress(RuntimeError):
             self._store.set(f"left/{self._rank}", str(self._begun))
 
     def _trouble(self, begun: int) -> str | None:
-        """Why operation number `begun` may never end, if another rank has said anything of that kind."""
+        """The reason why operation number `begun` may never end, if another rank has reported one; else None."""
         with suppress(RuntimeError):
             for rank in set(range(self._size)) - {self._rank}:
                 if self._store.check([f"failed/{rank}"]):
@@ -98,7 +104,7 @@ class Ranks:
 
 
 def _portable(error: Exception) -> Exception:
-    """The error as another process can have it: itself if it survives pickling, or else its words."""
+    """An error for another process: unchanged if it can be pickled, or else a RuntimeError with its message."""
     try:
         return pickle.loads(pickle.dumps(error))
     except Exception:

@@ -26,21 +26,21 @@ T = TypeVar("T")
 
 @dataclass(eq=False, repr=False)
 class DistributedPyTorchTrainingBackend(PyTorchTrainingBackend):
-    """The PyTorch backend where every rank has a part of each batch, under torchrun.
+    """The PyTorch backend for torchrun, in which every rank has a part of each batch.
 
     Gradients and losses are summed over ranks, as they are over calls: a loss is its rank's share of the whole. With a
     mean over tokens, divide by the number of tokens of all ranks' parts, which a batch may hold as
-    `num_items_in_batch`; the sum is then the mean that one process would have computed of all of it. A mean of each
-    rank's own tokens, averaged, would be another number wherever ranks have different numbers of tokens.
+    `num_items_in_batch`; then the sum is the mean that a single process would have computed. The average of each rank's
+    own mean would be a different number if ranks have different numbers of tokens.
 
-    All ranks make the same backends and submit the same operations in the same order. A batch, weights or a checkpoint
-    that one rank refuses, all ranks refuse: the future raises. Where a rank fails, all ranks get a TrainingError within
-    seconds, and so do those that submit an operation which another rank never submits.
+    All ranks must create the same backends and submit the same operations in the same order. If one rank rejects a
+        batch, weights or a checkpoint, all ranks do: the future raises. If a rank fails, all ranks get a TrainingError
+        within seconds, and so do ranks that submit an operation which another rank never submits.
 
     "loss" and "grad_norm" are those of the whole batch on every
-    rank, metrics of the loss function are the rank's own. `get_weights` gives whole weights on every rank. The first
-    rank writes checkpoints, which `PyTorchTrainingBackend` reads and writes too; every rank reads them, so
-    `checkpoint_dir` lies where all of them see it. The random state in them is the first rank's.
+    rank, metrics of the loss function are those of the rank. `get_weights` returns whole weights on every rank. The
+    first rank writes checkpoints, in the format of `PyTorchTrainingBackend`; every rank reads them, so `checkpoint_dir`
+    must be visible to all of them. They contain the first rank's random state.
 
     Attributes:
         model: in DistributedDataParallel, or after `fully_shard`.
@@ -87,7 +87,7 @@ class DistributedPyTorchTrainingBackend(PyTorchTrainingBackend):
             try:
                 self._ranks.meet(operation)
                 return function()
-            except RefusedError:  # by all ranks
+            except RefusedError:  # raised by all ranks
                 raise
             except BaseException as error:
                 self._ranks.tell(f"failed in {operation} ({type(error).__name__}: {error})")
@@ -95,7 +95,7 @@ class DistributedPyTorchTrainingBackend(PyTorchTrainingBackend):
 
     @contextmanager
     def _before_any_change(self) -> Iterator[None]:
-        """An exception in here poisons: ranks may have submitted more or less of what follows, and would drop that."""
+        """In this context, an exception poisons the backend: ranks may have submitted different operations after it."""
         yield
 
     def _compute_gradient(self, batch: Mapping[str, Any]) -> tuple[torch.Tensor, Mapping[str, Any], torch.Tensor]:
@@ -103,7 +103,7 @@ class DistributedPyTorchTrainingBackend(PyTorchTrainingBackend):
             found, error = super()._compute_gradient(batch), None
         except Exception as raised:
             found, error = (), raised
-            # FSDP's other ranks may wait in the model for this one, and never come to meet it.
+            # With FSDP, other ranks may wait in the model for this one, and would never reach a meeting.
             self._ranks.tell(f"failed in forward_backward ({type(error).__name__}: {error})")
         self._ranks.meet("the loss", error)
         loss, metrics, own = found
@@ -170,14 +170,14 @@ def _whole(array: torch.Tensor) -> torch.Tensor:
 
 
 def _like(mine: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
-    """`whole` as `mine` lies: in parts on the ranks, or in one."""
+    """`whole` distributed like `mine`: sharded over the ranks, or not."""
     if not isinstance(mine, DTensor):
         return whole
     return distribute_tensor(whole.to(mine.device), mine.device_mesh, mine.placements)
 
 
 def _gathered(tree: Any) -> Any:
-    """A tree of tensors with each of them whole; every rank takes part, and has it."""
+    """A tree of tensors with each of them gathered; every rank takes part, and gets the result."""
     if isinstance(tree, Mapping):
         return {name: _gathered(each) for name, each in tree.items()}
     if isinstance(tree, list | tuple):

@@ -1,4 +1,4 @@
-"""PyTorch without state: `torch.func` makes a module a function of parameters, torchopt makes steps of gradients."""
+"""PyTorch without state: `torch.func` makes a module a function of parameters, torchopt makes steps from gradients."""
 
 from __future__ import annotations
 
@@ -25,25 +25,26 @@ from mlx_grpo_kit.runtime.torch_threads import use_threads
 
 @dataclass(eq=False, repr=False)
 class TorchFuncTrainingBackend(Backend):
-    """Training with a torch.nn.Module as a template and an optimizer of torchopt: JAX's way, in torch.
+    """Training with a torch.nn.Module as a template and an optimizer of torchopt: JAX's style in torch.
 
-    The module's own weights are copied in the beginning and never changed. `from_model` makes one of these.
+    The module's own weights are copied at the beginning and never changed. `from_model` creates such a backend.
 
     torchopt's Adam computes its bias correction in float32: weights drift from torch.optim's by 7e-6 in 200 steps.
 
-    Checkpoints hold `pytorch_model.bin`, which the module's `load_state_dict` takes, `optimizer.bin`, the tensors of
-    the optimizer's state by their places in it, and `training_state.bin`, the random state.
+    Checkpoints contain `pytorch_model.bin`, which the module's `load_state_dict` reads, `optimizer.bin`, the tensors of
+    the optimizer's state by their position in it, and `training_state.bin`, the random state.
 
     Attributes:
-        model: called with "input_ids" of a batch; returns logits, or an object with `.logits`, as transformers' models.
-        params: the parameters that are trained, by name.
-        buffers: what else the module holds, parameters that need no gradient too. What a forward pass makes of them
-            (batch norm's running means) is kept.
-        optimizer: one of torchopt. Clipping is a part of it: `torchopt.chain`.
-        opt_state: the optimizer's; it stands for parameters in a dictionary.
+        model: called with "input_ids" of a batch; returns logits, or an object with `.logits`, like transformers'
+            models.
+        params: the trained parameters by name.
+        buffers: the module's other tensors, including parameters that need no gradient. Changes by a forward pass
+            (batch norm's running means) are kept.
+        optimizer: a torchopt optimizer. Put clipping into it with `torchopt.chain`.
+        opt_state: the optimizer's state for a dictionary of parameters.
         loss_fn, checkpoint_dir, weight_version, current_step: see `Backend`.
-        learning_rate: a number or a schedule by step, for `optim_step` to report. None: what the optimizer was made
-            with, or NaN for an optimizer that has several rates.
+        learning_rate: a number or a schedule by step, which `optim_step` reports. None means the optimizer's own rate,
+            or NaN if it has several.
     """
 
     array = torch.Tensor
@@ -68,7 +69,7 @@ class TorchFuncTrainingBackend(Backend):
         checkpoint_dir: Path,
         **others: Any,
     ) -> TorchFuncTrainingBackend:
-        """Take parameters and buffers out of a module, and begin the optimizer's state.
+        """Create a backend from the parameters and buffers of a module, and initialize the optimizer's state.
 
         Args:
             model, optimizer, loss_fn, checkpoint_dir, others: see the class.
@@ -95,7 +96,9 @@ class TorchFuncTrainingBackend(Backend):
 
     def _compute_gradient(self, batch: Mapping[str, Any]) -> tuple[torch.Tensor, Mapping[str, Any], Any]:
         def loss_of(params: dict[str, torch.Tensor]) -> tuple[torch.Tensor, Any]:
-            buffers = {name: each.clone() for name, each in self.buffers.items()}  # a module changes its own in place
+            buffers = {
+                name: each.clone() for name, each in self.buffers.items()
+            }  # a module changes its buffers in place
 
             def model(*args: Any, **kwargs: Any) -> Any:
                 return functional_call(self.model, {**params, **buffers}, args, kwargs)
@@ -104,7 +107,7 @@ class TorchFuncTrainingBackend(Backend):
             others.update((name, each) for name, each in metrics.items() if not isinstance(each, torch.Tensor))
             return loss, ({name: each for name, each in metrics.items() if name not in others}, buffers)
 
-        others: dict[str, Any] = {}  # grad_and_value lets nothing out but tensors
+        others: dict[str, Any] = {}  # grad_and_value can only return tensors
         grads, (loss, (metrics, buffers)) = grad_and_value(loss_of, has_aux=True)(self.params)
         return loss, {**metrics, **others}, (grads, buffers)
 
@@ -162,15 +165,15 @@ class TorchFuncTrainingBackend(Backend):
 
 
 def keys_of_state(model: torch.nn.Module) -> dict[str, str]:
-    """For each name in a module's state_dict the one among its parameters and buffers, where a tied weight has one.
+    """For each name in a module's state_dict, the name in its parameters and buffers, where tied weights share one.
 
-    The former without the prefix of a compiled module.
+    The first names are without the prefix of a compiled module.
     """
     held = {id(each): name for name, each in [*model.named_parameters(), *model.named_buffers()]}
     return {plain_name(name): held[id(each)] for name, each in model.state_dict(keep_vars=True).items()}
 
 
 def _by_place(state: Any) -> dict[str, torch.Tensor]:
-    """The tensors of an optimizer's state by their places: its own tuples could be read only by running their code."""
+    """The tensors of an optimizer's state by position: its tuple classes could be read only by running code."""
     places = (".".join(map(str, path)) for path in optree.tree_paths(state))
     return dict(zip(places, optree.tree_leaves(state), strict=True))

@@ -1,7 +1,7 @@
-"""torchax: PyTorch's syntax on JAX's runtime. Experimental, as torchax itself is.
+"""torchax: PyTorch's syntax on JAX's runtime. Experimental, like torchax itself.
 
-A module's forward pass and a loss written in torch are traced by JAX, so all else is `JAXTrainingBackend`'s: compiled
-gradients, steps of optax. `loss.backward()` has nothing to do here, and does not work on torchax's tensors.
+JAX traces a module's forward pass and a loss written in torch. Everything else comes from `JAXTrainingBackend`:
+compiled gradients and steps of optax. `loss.backward()` is not used, and does not work on torchax's tensors.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from mlx_grpo_kit.backends.torch_func_backend import keys_of_state
 
 @contextmanager
 def _overloads_that_torch_dropped() -> Iterator[None]:
-    """Have look-ups of operators by names of dimensions find something: torchax 0.0.13 asks for them while it loads.
+    """Make look-ups of operators by names of dimensions succeed, because torchax 0.0.13 does some while it loads.
 
-    torch 2.13 has none of them any more (`aten.prod` has no overload `dim_Dimname`), so nothing will ever call them.
+    torch 2.13 no longer has them (`aten.prod` has no overload `dim_Dimname`), so nothing will ever call the results.
     """
     if version("torchax") != "0.0.13":
         yield
@@ -58,19 +58,19 @@ with _overloads_that_torch_dropped():
     from torchax import interop
     from torchax.ops import mappings
 
-    torchax.default_env()  # loads the rest of it
+    torchax.default_env()  # loads the rest of torchax
 
 
 class TorchaxTrainingBackend(JAXTrainingBackend):
     """Training with a torch.nn.Module and a loss in torch, both run by JAX, and an optimizer of optax.
 
-    The module is a template: its weights, on whatever device they are, are copied to JAX's and trained there. Batches
-    and weights come and go as torch's tensors on the CPU. Buffers are read and never changed. What is random inside the
-    module is drawn once, when it is compiled: no dropout. Importing torchax, which this class does, makes torch.compile
-    fail for the rest of the process: torch then takes JAX for its accelerator.
+    The module is a template: its weights are copied from any device to JAX's and trained there. Batches and weights are
+        torch tensors on the CPU. Buffers are read and never changed. Random numbers inside the module are drawn once,
+        at compilation, so dropout does not work. This class imports torchax, which makes torch.compile fail for the
+        rest of the process, because torch then treats JAX as its accelerator.
 
-    Checkpoints hold `pytorch_model.bin`, which the module's `load_state_dict` takes, and `optimizer.bin`, the arrays of
-    the optimizer's state by name.
+    Checkpoints contain `pytorch_model.bin`, which the module's `load_state_dict` reads, and `optimizer.bin`, the arrays
+    of the optimizer's state by name.
 
     Attributes:
         model: called with "input_ids" of a batch; returns logits, or an object with `.logits`.
@@ -114,7 +114,7 @@ class TorchaxTrainingBackend(JAXTrainingBackend):
 
     def _compute_gradient(self, batch: Mapping[str, Any]) -> tuple[jax.Array, Mapping[str, Any], Any]:
         batch = jax.tree.map(_to_jax, dict(batch))
-        # Buffers are an argument of what is compiled: what a closure holds would be a constant of it.
+        # Buffers are an argument of the compiled function: in a closure they would become constants.
         batch["input_ids"] = self.buffers, batch["input_ids"]
         loss, metrics, gradient = super()._compute_gradient(batch)
         return loss, jax.tree.map(_to_torch, metrics), gradient
@@ -153,7 +153,7 @@ class TorchaxTrainingBackend(JAXTrainingBackend):
 
 
 def _to_jax(value: Any) -> Any:
-    """A tensor of torch's or torchax's as an array of JAX, of its own memory; what is no tensor stays what it is."""
+    """A tensor of torch or torchax as a JAX array with its own memory; anything else unchanged."""
     if isinstance(value, torchax.tensor.Tensor):
         return value.jax()
     if not isinstance(value, torch.Tensor):
@@ -162,7 +162,7 @@ def _to_jax(value: Any) -> Any:
 
 
 def _to_torch(value: jax.Array) -> torch.Tensor:
-    """An array of JAX as a tensor of torch's, of its own memory."""
+    """A JAX array as a torch tensor with its own memory."""
     is_half = value.dtype == jnp.bfloat16
     tensor = torch.from_numpy(np.array(value, np.float32 if is_half else None))
     return tensor.bfloat16() if is_half else tensor

@@ -1,7 +1,7 @@
-"""Weights of any framework as the kit's own: one flat dictionary of arrays, under the kit's names.
+"""Weights of any framework as the kit's parameters: one flat dictionary of arrays, under the kit's names.
 
 Frameworks differ in three ways: the arrays (torch, MLX, JAX, NumPy), the names (the kit's, or those of published
-folders and of transformers) and whether the dictionary is nested.
+folders and of transformers) and the nesting of the dictionary.
 """
 
 from __future__ import annotations
@@ -29,23 +29,22 @@ def flat(weights: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def to_kit(config: Qwen3Config, weights: Mapping[str, Any]) -> dict[str, mx.array]:
-    """Weights of any framework as the parameters of `config`: evaluated copies under the kit's names, of their dtype.
+    """Weights of any framework as the parameters of `config`: evaluated copies of the same dtype under the kit's names.
 
-    Raises ValueError, with the parameter's name, for what are not the parameters of `config`: other names, other
-    shapes, no floating-point numbers, numbers that are not finite, or a second copy of a tied embedding that differs
-    from it.
+    Raises ValueError, which names the parameter, for weights that do not fit `config`: other names, other shapes, other
+        dtypes than floating-point, numbers that are not finite, or a different second copy of a tied embedding.
     """
     params: dict[str, mx.array] = {}
     for name, value in flat(weights).items():
         own = kit_name(name)
         if own in params:
-            raise ValueError(f"Parameter {own!r} comes twice, once as {name!r}; expected each of them once.")
+            raise ValueError(f"Parameter {own!r} occurs twice, once as {name!r}; expected each parameter once.")
         dtype = getattr(mx, dtype_name(value), None)
         if not isinstance(dtype, mx.Dtype):
             raise ValueError(
-                f"Parameter {own!r} is of {dtype_name(value)}; expected an array of floating-point numbers."
+                f"Parameter {own!r} has dtype {dtype_name(value)}; expected an array of floating-point numbers."
             )
-        # float64 goes through float32 here: MLX has it on CPUs alone.
+        # float64 is converted to float32 here, because MLX supports it only on CPUs.
         params[own] = mx.array(as_numpy(value)).astype(mx.float32 if dtype == mx.float64 else dtype)
     if config.tie_word_embeddings:
         drop_second_embedding(params)
@@ -57,9 +56,9 @@ def to_kit(config: Qwen3Config, weights: Mapping[str, Any]) -> dict[str, mx.arra
 
 
 def from_kit(params: Mapping[str, Any], template: Mapping[str, Any]) -> dict[str, Any]:
-    """The kit's parameters as `template` has its own: the same names, nesting, framework and dtypes.
+    """The kit's parameters in the form of `template`: with its names, nesting, framework and dtypes.
 
-    Raises ValueError for a name that only one of the two has, or a shape in which they differ.
+    Raises ValueError for a name that only one of the two has, or a different shape.
     """
     unused = set(params)
 
@@ -70,7 +69,7 @@ def from_kit(params: Mapping[str, Any], template: Mapping[str, Any]) -> dict[str
                 filled[name] = fill(value, f"{path}{name}.")
                 continue
             own = kit_name(path + name)
-            # transformers' state_dict has a tied embedding twice.
+            # transformers' state_dict contains a tied embedding twice.
             source = "embedding.weight" if own == "lm_head.weight" and own not in params else own
             unused.discard(source)
             if source not in params:

@@ -1,8 +1,8 @@
-"""A thread that does one thing after the other, in the order in which they were asked for, until one of them fails."""
+"""A thread that does one operation after the other, in the order of submission, until one of them fails."""
 
 from __future__ import annotations
 
-import concurrent.futures.thread  # noqa: F401 (registers its own end before ours, which comes first then)
+import concurrent.futures.thread  # noqa: F401 (registers its exit handler before ours, so that ours runs first)
 import os
 import queue
 import sys
@@ -19,14 +19,14 @@ from mlx_grpo_kit.backends.future import Failure, TrainFuture, failed, say, tell
 T = TypeVar("T")
 
 SECONDS_TO_LEAVE = 10.0
-"""How long the end of the interpreter waits without a word, or for an operation in flight if the rest is dropped."""
+"""Seconds that the interpreter's exit waits silently, or for a running operation if the rest is dropped."""
 
 
 class RefusedError(Exception):
-    """Raised by an operation that has changed nothing, `from` the error that its caller is to get.
+    """An operation failed without any change. It is raised `from` the error for the caller.
 
     Args:
-        skips: whether what has been submitted after the operation relies on it, and is therefore not done either.
+        skips: True if operations submitted after it rely on it, and are skipped too.
     """
 
     def __init__(self, *, skips: bool = False):
@@ -35,15 +35,15 @@ class RefusedError(Exception):
 
 
 class Worker:
-    """Submits operations to a thread of its own, which starts with the first and ends with the worker.
+    """Submit operations to a separate thread, which starts with the first and ends with the worker.
 
-    trio's threads would not do: a nursery starts its tasks in any order, and MLX's arrays belong to a thread.
+    trio's threads are not suitable: a nursery starts its tasks in any order, and MLX arrays belong to a thread.
 
     Args:
-        name: of the thread.
-        at_start: called in the thread, first; what it raises poisons, like an operation that fails.
-        at_end: called in the thread, last. It must not hold the worker, nor who holds it.
-        finishes: whether the end of the interpreter waits for what was submitted; otherwise it is dropped.
+        name: the name of the thread.
+        at_start: called first in the thread; if it raises, the worker is poisoned, as by a failed operation.
+        at_end: called last in the thread. It must not reference the worker or an owner of the worker.
+        finishes: True if the interpreter's exit waits for submitted operations; otherwise they are dropped.
     """
 
     def __init__(self, name: str, at_start: Callable[[], None], at_end: Callable[[], None], *, finishes: bool = True):
@@ -60,12 +60,12 @@ class Worker:
         weakref.finalize(self, self._line.end).atexit = False
 
     def submit(self, operation: str, function: Callable[[], T]) -> TrainFuture[T]:
-        """Have the thread call a function after all those before it.
+        """Submit a function, which the thread calls after all earlier ones.
 
         Raises:
             TrainingError: an operation has failed.
-            Exception: an earlier operation was refused, and nobody has been told; this one is not submitted.
-            RuntimeError: the worker was closed, or this process was forked from the one that began with it.
+            Exception: an earlier operation was rejected, and that error was not raised yet; this one is not submitted.
+            RuntimeError: the worker was closed, or this process was forked from the one that started it.
         """
         with self._submitting:
             self._start()
@@ -73,41 +73,42 @@ class Worker:
                 self._failure.tell(operation)
             self._tell_what_nobody_saw(operation)
             future = TrainFuture(operation, self._thread)
-            # The worker waits in the line with its operations and is not the thread's: when nobody has it and nothing
-            # waits, it goes, and the thread with it.
+            # The queued operations reference the worker, but the thread does not. So without other references and with
+            # an empty queue, the worker is garbage-collected, and the thread ends.
             self._submitted += 1
             self._line.items.put((future, partial(self.call, operation, function, self._submitted)))
         return future
 
     @property
     def poisoned(self) -> bool:
-        """True after an operation failed that may have changed something."""
+        """True after a failed operation that may have changed something."""
         return self._failure is not None
 
     def close(self, finish: bool = True) -> None:
         """End the thread and wait for its end.
 
         Args:
-            finish: first do what was submitted, and raise what nobody has been told; otherwise drop what waits.
+            finish: True to finish submitted operations, and raise errors not raised yet; False to drop waiting
+                operations.
 
         Raises:
-            TrainingError: an operation has failed, and nobody has been told.
+            TrainingError: an operation has failed, and that error was not raised yet.
         """
         with self._submitting:
             self._closed = True
             if self._process != os.getpid():
-                return  # never started, or left behind by a fork
+                return  # never started, or lost in a fork
             self._line.end(drop=not finish)
             if threading.current_thread() is self._thread:
-                return  # it ends after the operation that it is in
+                return  # it ends after the running operation
         self._line.over.wait()
         if finish:
             self._tell_what_nobody_saw("close")
 
     def give_up(self, error: BaseException) -> None:
-        """Fail the operation in flight and all that wait, without the thread, which is stuck for good.
+        """Fail the running operation and all waiting ones, without the thread, which is stuck forever.
 
-        For code in another thread that knows why the operation cannot end. Does nothing between two operations.
+        This is for code in another thread that knows why the operation cannot end. It has no effect between operations.
         """
         with self._submitting:
             stuck = self._line.current
@@ -120,7 +121,7 @@ class Worker:
         self._line.over.set()
 
     def call(self, operation: str, function: Callable[[], T], number: int) -> tuple[T | None, Failure | None]:
-        """The thread's: the outcome of operation `number`, unless one before it failed."""
+        """Run operation `number` in the thread and return its outcome, unless an earlier one failed."""
         if self._failure is not None:
             return None, self._failure
         if number <= self._skipped:
@@ -142,7 +143,7 @@ class Worker:
 
     def _start(self) -> None:
         if self._closed:
-            raise RuntimeError("This backend was closed. Make a new one.")
+            raise RuntimeError("This backend was closed. Create a new one.")
         if self._process is None:
             self._process = os.getpid()
             _RUNNING.add(self._line)
@@ -151,8 +152,8 @@ class Worker:
             self._line.items.put((TrainFuture("start", self._thread), start))
         elif self._process != os.getpid():
             raise RuntimeError(
-                "This process was forked from one that had used this backend, and a fork leaves its thread behind. "
-                "Make a new backend here, or start a fresh process: multiprocessing.get_context('spawn')."
+                "This process was forked from one that had used this backend, and a fork does not copy threads. "
+                "Create a new backend here, or start a fresh process: multiprocessing.get_context('spawn')."
             )
 
     def _tell_what_nobody_saw(self, operation: str) -> None:
@@ -165,7 +166,7 @@ class Worker:
 
 
 class _Line:
-    """The operations that wait for the thread. It is all that the thread holds on to."""
+    """The queue of operations for the thread. It is the only object that the thread references."""
 
     def __init__(self, name: str, finishes: bool):
         self.name, self.finishes = name, finishes
@@ -180,7 +181,7 @@ class _Line:
         self.items.put(None)
 
     def drain(self) -> list[TrainFuture]:
-        """Take out all that waits, but for an end."""
+        """Remove and return all waiting operations, except for the end marker."""
         futures, ends = [], []
         with suppress(queue.Empty):
             while True:
@@ -196,7 +197,7 @@ class _Line:
                 future, call = item
                 self.current = future
                 if self.dropping:
-                    closed = RuntimeError(f"The backend was closed before the turn of {future.operation} had come.")
+                    closed = RuntimeError(f"The backend was closed before {future.operation} could start.")
                     future._set(None, Failure(future.operation, closed, poisons=False, seen=True))
                     self.dropped.append(future.operation)
                 else:
@@ -211,9 +212,9 @@ _RUNNING: weakref.WeakSet[_Line] = weakref.WeakSet()
 
 
 def _leave() -> None:
-    """At the end of the interpreter: do what was submitted, or say what was not done.
+    """At the interpreter's exit: finish submitted operations, or report those that were not done.
 
-    After an uncaught exception or Ctrl-C what waits is dropped, and only what is in flight gets a little time.
+    After an uncaught exception or Ctrl-C waiting operations are dropped, and only the running one gets a little time.
     """
     lines = list(_RUNNING)
     by_exception = hasattr(sys, "last_type")
@@ -222,7 +223,7 @@ def _leave() -> None:
     try:
         for line in lines:
             if not line.dropping and not line.over.wait(SECONDS_TO_LEAVE):
-                say(f"The program ends, but {line.name} is still working. Waiting for it; Ctrl-C drops what waits.")
+                say(f"The program ends, but {line.name} is still working. Waiting for it; Ctrl-C drops all that wait.")
                 line.over.wait()
     except KeyboardInterrupt:
         for line in lines:
@@ -232,15 +233,15 @@ def _leave() -> None:
         line.over.wait(max(deadline - time.monotonic(), 0))
         if line.dropped and line.finishes:
             say(
-                f"The program ended before {line.name} had done all that was submitted. Dropped, from "
-                f"{line.dropped[0]} on: {len(line.dropped)}."
+                f"The program ended before {line.name} had finished. Dropped operations, from {line.dropped[0]} on: "
+                f"{len(line.dropped)}."
             )
         if not line.over.is_set() and line.finishes:
             say(f"The program ended in the middle of an operation of {line.name}.")
     tell_what_nobody_saw()
 
 
-# Before the pools of concurrent.futures are closed, which orbax saves with; atexit's turn comes after that.
+# Run before the pools of concurrent.futures are closed, which orbax uses for saving; atexit would be too late.
 threading._register_atexit(_leave)
-if hasattr(os, "register_at_fork"):  # the threads run on in the parent alone
+if hasattr(os, "register_at_fork"):  # the threads exist only in the parent
     os.register_at_fork(after_in_child=_RUNNING.clear)

@@ -1,6 +1,6 @@
-"""The kit in a terminal: `python -m mlx_grpo_kit COMMAND`, and each command's --help.
+"""The kit's command line, `python -m mlx_grpo_kit COMMAND`, with --help for each command.
 
-Exit status: 0, 1 when a run failed, 2 for bad input, 130 and 143 when Ctrl-C or SIGTERM ended it. An error is one line.
+Exit status: 0, 1 if a run failed, 2 for bad input, 130 and 143 if Ctrl-C or SIGTERM ended it. An error is one line.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from mlx_grpo_kit.grpo.habits import not_known
 from mlx_grpo_kit.grpo.recipe import MAX_STEPS
 from mlx_grpo_kit.runs.record import KEEP
 
-# MLX, rich and the kit's own parts are imported inside the commands: --help and a typing error are answered at once.
+# MLX, rich and the kit's own parts are imported inside the commands, so that --help and errors about typing appear at
+# once.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status. A command line that makes no sense ends in SystemExit(2)."""
+    """Run one command and return the exit status. An invalid command line raises SystemExit(2)."""
     nowhere_to_print = sys.stdout is None
     open_standard_streams()
     if nowhere_to_print:
-        print("error: standard output is closed. To run without it, send it to /dev/null.", file=sys.stderr)
+        print("error: standard output is closed. To run without it, redirect it to /dev/null.", file=sys.stderr)
         return 2
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that cannot show a character is no reason to stop
+            stream.reconfigure(errors="replace")  # do not stop if the terminal cannot show a character
     parser, commands = build_parser()
     options, unknown = parser.parse_known_args(argv)
     options.arguments = sys.argv[1:] if argv is None else argv
@@ -62,21 +63,21 @@ def _unknown(arguments: Sequence[str], parser: Parser) -> str:
     if not arguments[0].startswith("-"):
         return f"unexpected argument {arguments[0]!r}; see --help."
     hints = {option: not_known(option, parser._option_string_actions) or "see --help." for option in options}
-    if "--bf16" in hints:  # the one setting whose option has another name
+    if "--bf16" in hints:  # the only setting whose option has another name
         hints["--bf16"] = "here: --dtype bfloat16."
     return " ".join(f"unknown option {option}; {hint}" for option, hint in hints.items())
 
 
 def _in_words(error: Exception) -> str:
-    expected = (ValueError, TypeError, OSError, ImportError, RuntimeError)  # whose messages are written for the user
-    words = escaped(" ".join(str(error).split()))  # it may quote what a model or a file says
-    return words if isinstance(error, expected) and words else f"{type(error).__name__}: {words} (--debug shows where)"
+    expected = (ValueError, TypeError, OSError, ImportError, RuntimeError)  # errors with messages for the user
+    words = escaped(" ".join(str(error).split()))  # it may quote a model or a file
+    return words if isinstance(error, expected) and words else f"{type(error).__name__}: {words} (--debug shows more)"
 
 
 def _train(options: argparse.Namespace) -> int:
     if options.num_train_epochs and (options.max_steps or options.resume):
         other = "--max-steps" if options.max_steps else "--resume"
-        raise ValueError(f"--num-train-epochs and {other} are given; both say how long the run is. Leave one out.")
+        raise ValueError(f"--num-train-epochs and {other} are given; both set the length of the run. Leave one out.")
     if not options.resume:
         options.max_steps = options.max_steps or MAX_STEPS
         options.save_every = options.save_every or SAVE_EVERY
@@ -128,7 +129,7 @@ def _evaluate(options: argparse.Namespace) -> int:
 
 
 def _find_tasks_here() -> None:
-    """Let a task of one's own lie in the current folder, as with `python -m`."""
+    """Make your own tasks in the current folder importable, as with `python -m`."""
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
 
@@ -140,7 +141,7 @@ def _fuse(options: argparse.Namespace) -> int:
 
     check_writable(options.output)
     folder = fuse(options.adapter, options.output, options.model and model_folder(options.model))
-    print(f"{folder} is a Hugging Face folder.")
+    print(f"{folder} is now a Hugging Face folder.")
     return 0
 
 

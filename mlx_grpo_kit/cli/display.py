@@ -1,4 +1,4 @@
-"""The display of a training run in a terminal: a few lines that stay in place, or now and then a line in a log."""
+"""The display of a training run in a terminal: a few lines that are redrawn in place, or regular lines in a log."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 BARS = "▁▂▃▄▅▆▇█"
 SPARKLINE_WIDTH = 40
 SAMPLES, SAMPLE_WIDTH = 3, 40
-SECONDS_A_SAMPLE = 1.5  # long enough to be read; steps of a tiny model are over in a fraction of that
+SECONDS_A_SAMPLE = 1.5  # long enough to read; steps of a tiny model take a fraction of that
 SECONDS_A_LINE = 10.0
 SECONDS_A_DIAGNOSIS = 1.0
 STEPS_FOR_SPEED = 20
 
 
 class RunDisplay:
-    """Shows a run while it goes on: in a terminal redrawn in place, elsewhere as a line every ten seconds.
+    """Show the progress of a run: redrawn in place in a terminal, elsewhere one line every ten seconds.
 
-    What is wrong with the run (`mlx_grpo_kit.runs.diagnosis`) stands below, or is a line when it is found.
+    Problems of the run (`mlx_grpo_kit.runs.diagnosis`) are shown below, or as a line when they are found.
 
         with RunDisplay("tiny learns addition", max_steps=150, is_correct=task.is_correct) as display:
             display.begin_steps()
@@ -42,11 +42,12 @@ class RunDisplay:
                 display.update(step, step.metrics)
 
     Args:
-        title: what is trained on what.
-        max_steps: of the whole run.
-        is_correct: (problem, completion) -> whether a sampled completion is right.
-        note: called at every redraw; what it returns stands below, such as that the run is about to stop.
-        processes: how many train together, of which a step shows the completions of one.
+        title: the model and the task.
+        max_steps: the steps of the whole run.
+        is_correct: (problem, completion) -> True if a sampled completion is right.
+        note: a function called at every redraw, which returns text to show below, such as that the run is about to
+            stop.
+        processes: the number of processes that train together; a step shows the completions of one.
     """
 
     def __init__(
@@ -84,27 +85,27 @@ class RunDisplay:
     def __exit__(self, *exception: object) -> None:
         self._phase, self.note = "", lambda: ""
         if exception[:1] == (None,):
-            self._findings = []  # the report of a run that ended well says them
+            self._findings = []  # the report of a successful run contains them
         if self._live:
             self._live.stop()
 
     @property
     def warnings(self) -> list[str]:
-        """The problems of the run at this moment, in words."""
+        """The present problems of the run, in words."""
         return [finding.words for finding in self._monitor.findings()]
 
     def phase(self, words: str) -> None:
-        """Say what happens now, other than training steps."""
+        """Show the present activity, if it is not a training step."""
         self._phase = words
         if not self._live:
             self.console.print(f"{words} ...", markup=False)
 
     def measured(self, step: int, accuracy: float) -> None:
-        """Take in an accuracy on held-out problems."""
+        """Record an accuracy on held-out problems."""
         self.accuracies.append((step, accuracy))
 
     def update(self, step: TrainStep, metrics: Mapping[str, float]) -> None:
-        """Take in a step that is done. Its seconds are those since the step before, whatever was done in them."""
+        """Record a finished step. Its time is all the time since the previous step."""
         now = time.monotonic()
         self._seconds.append(now - self._step_began)
         self._step_began = now
@@ -125,7 +126,7 @@ class RunDisplay:
             self._diagnosed_at = now
 
     def begin_steps(self) -> None:
-        """Call right before the first step: what came before it is no part of a step's time."""
+        """Call this right before the first step, so that earlier work does not count as its time."""
         self._phase = "the first step"
         self._step_began = time.monotonic()
 
@@ -210,7 +211,7 @@ class RunDisplay:
 
 
 def sparkline(values: Sequence[float], width: int = SPARKLINE_WIDTH) -> str:
-    """All values in `width` characters at most, averages of neighbours, from the lowest to the highest of them."""
+    """All values in at most `width` characters (averages of neighbours), scaled from lowest to highest."""
     count = min(width, len(values))
     edges = [round(i * len(values) / count) for i in range(count + 1)] if count else []
     parts = [[value for value in values[a:b] if value == value] for a, b in pairwise(edges)]
@@ -229,7 +230,7 @@ def clock(seconds: float) -> str:
 
 
 def _one_line(text: str, keep_end: bool = False) -> str:
-    """Text with control characters spelled out, cut off at one of its ends if it is long."""
+    """Text with escaped control characters, shortened at one end if it is long."""
     shown = escaped(text)
     if len(shown) <= SAMPLE_WIDTH:
         return shown

@@ -1,10 +1,11 @@
-"""Is this machine ready for the course? `python -m mlx_grpo_kit doctor` says so, with one command for each problem.
+"""Is this machine ready for the course? `python -m mlx_grpo_kit doctor` names problems and commands.
 
-A finding is `ok`, a `note` (something is slow or missing, and the course works without it) or `broken`. MLX is tried in
-a process of its own, so that the doctor survives an MLX that cannot be loaded or crashes.
+A finding is `ok`, a `note` (something is slow or missing, but the course works without it) or `broken`. MLX is tested
+in a separate process, so that the doctor survives if MLX cannot be loaded or crashes.
 """
 
 import importlib.metadata
+import importlib.util
 import json
 import os
 import platform
@@ -17,23 +18,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from mlx_grpo_kit.runtime.extras import install
+
 PACKAGE = "mlx_grpo_kit"
 OPTIONAL = ("transformers", "trl", "mlx-lm", "jax", "torchopt", "torchax", "pytest", "nbval", "playwright")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 MATRIX_SIZE = 1024
-MAX_GFLOPS_A_CORE = 1000  # two units for 16 float32 numbers each make 320 at 5 GHz, Apple's matrix units some more
+MAX_GFLOPS_A_CORE = 1000  # two units for 16 float32 numbers each give 320 at 5 GHz, Apple's matrix units somewhat more
 SECONDS_FOR_MLX = 60
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     name: str
     state: Literal["ok", "note", "broken"]
     detail: str
     fix: str = ""
-    """The command that fixes it; empty when the state is ok."""
+    """The command that fixes the problem; empty if the state is ok."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +54,11 @@ class Report:
     def summary(self) -> str:
         broken, notes = ([f for f in self.findings if f.state == state] for state in ("broken", "note"))
         if broken:
-            return f"Broken: {', '.join(f.name for f in broken)}. Each has its command above."
+            return f"Broken: {', '.join(f.name for f in broken)}. The command to fix each is above."
         return "Everything required works" + (f"; {len(notes)} to note." if notes else ".")
 
     def lines(self) -> list[tuple[str, str]]:
-        """The text, line by line, each with the state it belongs to."""
+        """The text, line by line, each with the state of its finding."""
         width = max(len(finding.name) for finding in self.findings)
         lines = []
         for finding in self.findings:
@@ -69,13 +72,13 @@ class Report:
 
 
 def run_doctor() -> Report:
-    """Look at everything; takes about two seconds, and leaves everything as it was."""
+    """Run all checks. This takes about two seconds, and changes nothing."""
     python = Finding("Python", "ok", f"{platform.python_version()} ({sys.executable})")
     return Report((python, *_check_packages(), _check_kernel(), *_check_mlx(), _check_browser()))
 
 
 def main() -> int:
-    """Print the report; -> exit status, 1 if something required is broken."""
+    """Print the report and return the exit status: 1 if something required is broken."""
     report = run_doctor()
     try:
         from rich.console import Console
@@ -90,12 +93,12 @@ def main() -> int:
 
 
 def pip(arguments: str) -> str:
-    """A pip command for this Python and no other."""
+    """A pip command for exactly this Python."""
     return f"{sys.executable} -m pip {arguments}"
 
 
 def system_install(debian: str, fedora: str, arch: str, brew: str) -> str:
-    """The command that installs a system package here, by its name in each packaging."""
+    """The command that installs a system package here, given its name in each package manager."""
     managers = {
         "apt-get": f"apt-get install -y {debian}",
         "dnf": f"dnf install -y {fedora}",
@@ -121,10 +124,15 @@ def _check_packages() -> list[Finding]:
 
         requirements = importlib.metadata.requires(PACKAGE) or []
     except (ImportError, importlib.metadata.PackageNotFoundError):
-        return [Finding("Packages", "broken", f"{PACKAGE} is not installed in this Python", pip("install -e ."))]
+        return [
+            Finding("Packages", "broken", f"{PACKAGE} is not installed in this Python", pip("install -e '.[course]'"))
+        ]
     present, problems = [], []
+    wanted = ("", "torch", "course") if importlib.util.find_spec("jupyterlab") else ("",)
     for requirement in map(Requirement, requirements):
-        if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
+        if requirement.marker and not any(requirement.marker.evaluate({"extra": extra}) for extra in wanted):
+            continue
+        if requirement.name.replace("_", "-") == PACKAGE.replace("_", "-"):  # one extra that includes another
             continue
         version = _version(requirement.name)
         if version is None:
@@ -143,11 +151,11 @@ def _check_packages() -> list[Finding]:
 
 
 def _check_kernel() -> Finding:
-    """Check that Jupyter's `python3` kernel is this Python, and that the two halves of the widgets fit."""
-    try:
-        from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
-    except ImportError:
-        return Finding("Kernel", "broken", "Jupyter is not installed", pip("install jupyterlab ipykernel ipywidgets"))
+    """Check that Jupyter's `python3` kernel is this Python, and that the two halves of the widgets match."""
+    if importlib.util.find_spec("jupyterlab") is None:
+        return Finding("Kernel", "note", "Jupyter is not installed, which the course needs", install("course"))
+    from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
+
     try:
         program = KernelSpecManager().get_kernel_spec("python3").argv[0]
     except NoSuchKernel:
@@ -157,14 +165,14 @@ def _check_kernel() -> Finding:
         return Finding("Kernel", "broken", f"Jupyter's kernel python3 is another Python: {program}", register)
     lab_half = _version("jupyterlab_widgets")
     if lab_half is None or not lab_half.startswith("3."):
-        detail = f"ipywidgets 8 needs jupyterlab_widgets 3, here is {lab_half}: panels would not show"
+        detail = f"ipywidgets 8 needs jupyterlab_widgets 3, here is {lab_half}: panels would not be displayed"
         return Finding("Widgets", "broken", detail, pip("install --force-reinstall ipywidgets"))
     detail = f"python3 is this Python; ipykernel {_version('ipykernel')}, ipywidgets {_version('ipywidgets')}"
     return Finding("Kernel", "ok", f"{detail}, jupyterlab_widgets {lab_half}")
 
 
 def _check_mlx() -> list[Finding]:
-    """MLX's device, its matrix products and its compiler, as a fresh process sees them."""
+    """Check MLX's device, its matrix products and its compiler in a fresh process."""
     code = "from mlx_grpo_kit.cli import doctor; doctor._probe_mlx()"
     try:
         result = subprocess.run(
@@ -184,7 +192,7 @@ def _check_mlx() -> list[Finding]:
 
 
 def _probe_mlx() -> None:
-    """Print what this process's MLX can do, as one line of JSON."""
+    """Print the abilities of this process's MLX, as one line of JSON."""
     from mlx_grpo_kit.runtime import blas, mx
 
     print(
@@ -213,13 +221,17 @@ def _probe_products(mx: Any) -> dict[str, float]:
 
     a = mx.random.normal((MATRIX_SIZE, MATRIX_SIZE))
     seconds = []
-    while len(seconds) < 3 or (len(seconds) < 50 and sum(seconds) < 0.3):  # the fastest of many: others compute too
+    while len(seconds) < 3 or (
+        len(seconds) < 50 and sum(seconds) < 0.3
+    ):  # the fastest of many, because other programs compute too
         start = time.perf_counter()
         product = a @ a
         mx.eval(product)
         seconds.append(time.perf_counter() - start)
     ours, rows = np.asarray(product)[::128], np.asarray(a)[::128].astype(np.float64)
-    expected = np.einsum("ik,kj->ij", rows, np.asarray(a))  # NumPy's own loop: no BLAS, which could be the same one
+    expected = np.einsum(
+        "ik,kj->ij", rows, np.asarray(a)
+    )  # NumPy's own loop, because its BLAS could be the same library
     error = np.abs(ours - expected).max() / np.abs(expected).max()
     return {"gflops": 2 * MATRIX_SIZE**3 / min(seconds) / 1e9, "product_error": float(np.nan_to_num(error, nan=np.inf))}
 
@@ -227,8 +239,8 @@ def _probe_products(mx: Any) -> dict[str, float]:
 def _probe_compile(mx: Any, kernels: Path | None) -> dict[str, Any]:
     """Compile a function in the folder for compiled functions, and run it."""
     x = mx.linspace(-1, 1, 64)
-    with tempfile.TemporaryDirectory(dir=kernels) as fresh:  # so that the compiler is tried and not what lies there
-        os.putenv("TMPDIR", fresh)  # past os.environ: for MLX alone
+    with tempfile.TemporaryDirectory(dir=kernels) as fresh:  # so that this tests the compiler and not an existing file
+        os.putenv("TMPDIR", fresh)  # not in os.environ, so only MLX sees it
         try:
             compiled = mx.compile(lambda x: mx.exp(x) * mx.sin(x) + x)(x)
             wrong = mx.abs(compiled - (mx.exp(x) * mx.sin(x) + x)).max().item() > 1e-5
@@ -248,7 +260,7 @@ def _judge_device(seen: dict) -> Finding:
     if sys.platform == "darwin" and not seen["metal"]:
         return Finding("MLX device", "note", f"{detail}: this Mac's GPU is not used", _reinstall_mlx())
     if Path("/proc/driver/nvidia/version").exists() and not seen["cuda"]:
-        # mlx-cpu and mlx-cuda-13 write the same libmlx.so: the one that was installed last is the one that loads.
+        # mlx-cpu and mlx-cuda-13 write the same libmlx.so: the one that was installed last is loaded.
         both = _version("mlx-cuda-13") is not None
         fix = pip("install --force-reinstall --no-deps mlx-cuda-13" if both else "install 'mlx[cuda13]'")
         return Finding("MLX device", "note", f"{detail}: the NVIDIA card is not used", fix)

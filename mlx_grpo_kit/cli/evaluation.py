@@ -1,4 +1,4 @@
-"""The `evaluate` command: how well a model answers the problems of a task or of a file."""
+"""The `evaluate` command: measure how well a model answers the problems of a task or of a file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mlx_grpo_kit.tasks.tools import environment_rewards
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command; returns the exit status. Raises ValueError, TypeError or OSError for bad input."""
+    """Run the command and return the exit status. Raises ValueError, TypeError or OSError for bad input."""
     if options.output:
         _check_output(Path(options.output))
     folder = model_folder(options.model)
@@ -64,7 +64,7 @@ def _check_output(path: Path) -> None:
     if path.exists():
         check_regular(path)
     elif not path.absolute().parent.is_dir():
-        raise FileNotFoundError(f"--output {path}: there is no folder {path.absolute().parent}. Make it first.")
+        raise FileNotFoundError(f"--output {path}: there is no folder {path.absolute().parent}. Create it first.")
 
 
 def _settings(options: argparse.Namespace) -> RunSettings:
@@ -85,9 +85,9 @@ def _settings(options: argparse.Namespace) -> RunSettings:
 
 
 def _hold_out_all(task: Task) -> None:
-    """Measure on every problem of a task that can list them."""
+    """Hold out every problem of a task that can list them."""
     if not hasattr(task, "all_problems"):
-        raise ValueError(f"{type(task).__name__} cannot list its problems: it has no all_problems(). Give --held-out.")
+        raise ValueError(f"{type(task).__name__} cannot list its problems: it has no all_problems(). Add --held-out.")
     problems = task.all_problems()
     task.held_out, task.num_held_out = lambda n: problems[:n], len(problems)
 

@@ -20,14 +20,14 @@ from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.runtime import mx
 
 SAMPLING = ("temperature", "top_k", "top_p", "min_p")
-"""Settings that an option gives, or else the folder's generation_config.json."""
+"""Settings that come from an option, or else from the folder's generation_config.json."""
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command; returns the exit status. Raises ValueError or OSError for bad input."""
+    """Run the command and return the exit status. Raises ValueError or OSError for bad input."""
     folder = model_folder(options.model)
     tokenizer = load_tokenizer(folder)
-    prompts = _prompts(options, tokenizer)  # before the weights: what is wrong with it is said at once
+    prompts = _prompts(options, tokenizer)  # before loading weights, so that errors appear at once
     config, params = load_pretrained(folder)
     room = config.max_position_embeddings - max(map(len, prompts))
     settings = _sampling_of(tokenizer.generation_config, options.num)
@@ -60,7 +60,7 @@ def _prompts(options: argparse.Namespace, tokenizer: Tokenizer) -> list[list[int
     if not options.chat:
         given = {"--system": options.system, "--enable-thinking": options.enable_thinking}
         if without := [option for option, value in given.items() if value is not None]:
-            raise ValueError(f"{without[0]} is for chats: give --chat too, or leave it out.")
+            raise ValueError(f"{without[0]} is for chats: add --chat, or leave it out.")
         return [tokenizer.encode(prompt) for prompt in options.prompts]
     system = [{"role": "system", "content": options.system}] if options.system is not None else []
     settings = {} if options.enable_thinking is None else {"enable_thinking": options.enable_thinking}
@@ -69,7 +69,7 @@ def _prompts(options: argparse.Namespace, tokenizer: Tokenizer) -> list[list[int
 
 
 def _sampling_of(generation_config: Mapping[str, Any], num: int) -> dict[str, Any]:
-    """The sampling settings of a folder; without any there, greedy, or temperature 1 for several completions.
+    """The sampling settings of a folder. By default greedy, or temperature 1 for several completions.
 
     Raises ValueError for settings that cannot be used.
     """
@@ -79,7 +79,7 @@ def _sampling_of(generation_config: Mapping[str, Any], num: int) -> dict[str, An
     try:
         SamplingConfig(**found)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"The model's generation_config.json cannot be followed: {error} Correct the file.") from error
+        raise ValueError(f"The model's generation_config.json cannot be used: {error} Correct the file.") from error
     return found
 
 
@@ -95,7 +95,7 @@ def _stream(
     console: Console,
     how: Mapping[str, object],
 ) -> bool:
-    """Show one completion as it is written; returns whether it ended by itself."""
+    """Show one completion while it is generated; return True if it ended by itself."""
     stream, ended = TextStream(tokenizer.decode), False
     for step in generate_tokens(config, params, [prompt], **how):
         ended = bool(step.ended[0])

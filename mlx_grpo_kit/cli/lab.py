@@ -5,23 +5,25 @@ from __future__ import annotations
 import json
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 from mlx_grpo_kit.cli.terminal import say
 from mlx_grpo_kit.files import MANIFEST, read_file, read_manifest, write_file
 from mlx_grpo_kit.files.manifest import sha256_of
+from mlx_grpo_kit.runtime.extras import install
 
 COURSE = Path(__file__).parents[1] / "course" / "notebooks"
 FIRST = "00_start_here.ipynb"
-# JupyterLab fetches no news, looks for no updates, and does not ask the reader whether it may. Widgets talk to the
-# kernel without subshells: after a reload of the page JupyterLab deletes the subshell that a widget still uses.
+# JupyterLab does not fetch news, look for updates, or ask for permission to do so. Widgets talk to the kernel without
+# subshells: after a page reload JupyterLab deletes the subshell that a widget still uses.
 SETTINGS = Path(__file__).with_name("jupyter")
 
 
 def copy_course(folder: Path) -> list[str]:
-    """Copy the notebooks to `folder`; returns the names of those there that differ and were kept.
+    """Copy the notebooks to `folder`; return the names of existing ones that differ and were kept.
 
-    A notebook is replaced only if it is still as an earlier call wrote it. The hashes are in mlx_grpo_kit.json.
+    A notebook is replaced only if it is unchanged since an earlier call. The hashes are in mlx_grpo_kit.json.
 
     Raises:
         FileNotFoundError: this installation has no notebooks.
@@ -37,7 +39,7 @@ def copy_course(folder: Path) -> list[str]:
     folder.mkdir(parents=True, exist_ok=True)
     written = read_manifest(folder) or {}
     if others := [name for name in written if not name.endswith(".ipynb")]:
-        raise FileExistsError(f"{folder} is a folder that the kit wrote for {others[0]}. Give another folder.")
+        raise FileExistsError(f"{folder} is a folder that the kit wrote for {others[0]}. Choose another folder.")
     kept = []
     for notebook in notebooks:
         name, copy, newest = notebook.name, folder / notebook.name, sha256_of(notebook)
@@ -53,11 +55,19 @@ def copy_course(folder: Path) -> list[str]:
 
 
 def lab(folder: Path, no_browser: bool = False) -> int:
-    """Copy the course, run the doctor, and become JupyterLab; returns 1 if the doctor finds something broken."""
+    """Copy the course, run the doctor, and start JupyterLab in this process. Return 1 if the doctor finds a problem.
+
+    Raises ImportError, which names the extra, if JupyterLab is not installed.
+    """
     from mlx_grpo_kit.cli import doctor
 
+    if find_spec("jupyterlab") is None:
+        raise ImportError(f"lab needs jupyterlab, which is not installed. Install it: {install('course')}")
     if kept := copy_course(folder):
-        say(f"Kept as you have changed them: {', '.join(kept)}. Delete a notebook to get a fresh copy.")
+        say(
+            f"These notebooks have your changes and were not replaced: {', '.join(kept)}. "
+            "Delete a notebook to get a fresh copy."
+        )
     if doctor.main() != 0:
         return 1
     folder = folder.resolve()
@@ -77,7 +87,7 @@ def lab(folder: Path, no_browser: bool = False) -> int:
 
 
 def _environment() -> dict[str, str]:
-    """The environment of JupyterLab: this Python's programs first, and the kit's settings after the reader's own."""
+    """The environment of JupyterLab: this Python's programs first, and the kit's settings after the user's own."""
     programs = [os.path.dirname(sys.executable), os.environ.get("PATH", "")]
     settings = [os.environ.get("JUPYTER_CONFIG_PATH", ""), str(SETTINGS)]
     return os.environ | {

@@ -13,13 +13,13 @@ from mlx_grpo_kit.runs.record import KEEP
 SAVE_EVERY, EVAL_EVERY, EVAL_PROBLEMS = 50, 50, 256
 LAB_FOLDER = "grpo_course"
 
-# Help of options that several commands have.
+# Help for options of several commands.
 MODEL = "a Hugging Face folder of a Qwen3, or one of the kit's own: tiny (default), tiny-chat, tiny-tools"
-TASK = "addition (default), countdown, calculator, guess, or file.py:Class (module:Class) for a task of your own"
+TASK = "addition (default), countdown, calculator, guess, or file.py:Class (module:Class) for your own task"
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with one line for an error, and no guessing at abbreviations."""
+    """An argparse parser with one-line errors and without abbreviations."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs)
@@ -30,21 +30,21 @@ class Parser(argparse.ArgumentParser):
 
 def build_parser() -> tuple[Parser, dict[str, Parser]]:
     """The whole command line, and the parser of each command by name."""
-    parser = Parser(prog="mlx_grpo_kit", description="A Qwen3 learns by GRPO, on MLX.")
+    parser = Parser(prog="mlx_grpo_kit", description="Train a Qwen3 by GRPO on MLX.")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands; each has its own --help")
     _add_train(commands)
     _add_generate(commands)
     _add_evaluate(commands)
     _add_fuse(commands)
     _add_lab(commands)
-    words = "make the tiny model again"
+    words = "recreate the tiny model"
     pretrain = commands.add_parser("pretrain", help=words, description=words)
     pretrain.add_argument("--output", required=True, metavar="DIR", help="the Hugging Face folder to write")
-    words = "batches to learn from; the default, some minutes' worth, made the model that ships"
+    words = "number of training batches; the default takes some minutes and made the shipped model"
     pretrain.add_argument("--steps", type=count, metavar="N", help=words)
-    words = "of the first parameters and of the homework (default 0)"
+    words = "seed of the initial parameters and of the homework (default 0)"
     pretrain.add_argument("--seed", type=seed, metavar="N", help=words)
-    words = "is this machine ready? and what to do if it is not"
+    words = "check this machine, and show how to fix problems"
     commands.add_parser("doctor", help=words, description=words)
     for command in commands.choices.values():
         command.add_argument("--debug", action="store_true", help="show the traceback of an error")
@@ -56,7 +56,7 @@ def _add_train(commands: Any) -> None:
         "train",
         help="train a model on a task by GRPO",
         usage="mlx_grpo_kit train --output DIR [--model FOLDER] [--task NAME] [--max-steps N] [options]",
-        description="Train a model on a task by GRPO. Ctrl-C saves and says how to go on; a second one quits at once.",
+        description="Train a model on a task by GRPO. Ctrl-C saves and shows how to continue; another quits at once.",
         epilog="examples:\n"
         "  python -m mlx_grpo_kit train --output outputs/addition\n"
         "  python -m mlx_grpo_kit train --output outputs/addition --resume --max-steps 300\n"
@@ -64,20 +64,20 @@ def _add_train(commands: Any) -> None:
         "  python -m mlx_grpo_kit train --model models/Qwen3-0.6B --data problems.jsonl --output outputs/problems\n",
     )
     run = train.add_argument_group("the run")
-    words = "where metrics.jsonl, completions.jsonl, reward.png, checkpoints/ and policy/ are written"
+    words = "the folder for metrics.jsonl, completions.jsonl, reward.png, checkpoints/ and policy/"
     run.add_argument("--output", required=True, metavar="DIR", help=words)
     run.add_argument("--model", type=name, metavar="FOLDER", help=MODEL)
     run.add_argument("--task", type=name, metavar="NAME", help=TASK)
-    words = "a file of JSON lines to train on, with a question and an answer in each, such as GSM8K's"
+    words = "a file of JSON lines to train on, each with a question and an answer, such as GSM8K's"
     run.add_argument("--data", type=name, metavar="FILE", help=words)
-    words = "what the task is called with, such as num_numbers=4; several, with blanks between"
+    words = "arguments of the task, such as num_numbers=4, separated by spaces"
     run.add_argument("--task-args", type=named_value, nargs="+", metavar="KEY=VALUE", help=words)
-    words = "put problems as chats (default: where the model's folder has a chat template and the task can be asked)"
+    words = "ask problems as chats (default: if the model's folder has a chat template and the task allows it)"
     run.add_argument("--chat", action=argparse.BooleanOptionalAction, default=None, help=words)
-    words = "what the chat template is told: whether the model thinks first (default: it does not)"
+    words = "let the model think first (default: no)"
     run.add_argument("--enable-thinking", action=argparse.BooleanOptionalAction, default=None, help=words)
-    run.add_argument("--max-steps", type=count, metavar="N", help=f"steps in all (default {MAX_STEPS})")
-    words = "instead of --max-steps: how often each problem of --data is trained on"
+    run.add_argument("--max-steps", type=count, metavar="N", help=f"steps in total (default {MAX_STEPS})")
+    words = "instead of --max-steps: the number of passes over the problems of --data"
     run.add_argument("--num-train-epochs", type=positive, metavar="N", help=words)
     words = f"steps between checkpoints (default {SAVE_EVERY})"
     run.add_argument("--save-every", type=count, metavar="N", help=words)
@@ -87,16 +87,18 @@ def _add_train(commands: Any) -> None:
     run.add_argument("--eval-problems", type=count, metavar="N", help=words)
     words = "also keep the policy with the highest held-out accuracy, in best/"
     run.add_argument("--keep-best", action=argparse.BooleanOptionalAction, default=None, help=words)
-    words = f"completions a step that completions.jsonl gets: whole groups, at least one (default {KEEP}); all, or 0"
+    words = (
+        f"completions per step to write to completions.jsonl: whole groups, at least one (default {KEEP}); all, or 0"
+    )
     run.add_argument("--log-completions", type=amount, metavar="N", help=words)
-    words = "train in N processes on this machine, to the same numbers; mlx.launch starts them on several machines"
+    words = "train in N processes on this machine, with the same results; mlx.launch starts them on several machines"
     run.add_argument("--processes", type=count, metavar="N", help=words)
     again = run.add_mutually_exclusive_group()
     words = (
-        "go on with the run in DIR, to the numbers it would have had without a break. Its settings are kept there; "
+        "continue the run in DIR, with results identical to an uninterrupted run. Its settings are stored there; "
         "--max-steps, --save-every, --eval-every, --eval-problems, --keep-best, --log-completions, "
-        "--gradient-checkpointing, "
-        "--completion-batch-size, --backend and the options under 'how fast it learns' may be given new values"
+        "--gradient-checkpointing, --completion-batch-size, --backend and the options under 'how fast it learns' may "
+        "change"
     )
     again.add_argument("--resume", action="store_true", help=words)
     again.add_argument("--overwrite", action="store_true", help="replace the run in DIR")
@@ -110,8 +112,8 @@ def _add_generate(commands: Any) -> None:
     generate = commands.add_parser(
         "generate",
         help="let a model continue a text",
-        description="Let a model continue a text as it stands, or with --chat answer it. A single answer is shown "
-        "as it is written. Characters that steer a terminal are shown escaped.",
+        description="Let a model continue a text, or answer it with --chat. A single answer is shown while it is "
+        "generated. Characters that control a terminal are shown escaped.",
         epilog="examples:\n"
         '  python -m mlx_grpo_kit generate "12+34="\n'
         '  python -m mlx_grpo_kit generate --model outputs/addition/policy --num 5 "12+34=" "38+47="\n'
@@ -119,10 +121,10 @@ def _add_generate(commands: Any) -> None:
     )
     generate.add_argument("prompts", nargs="+", metavar="TEXT")
     generate.add_argument("--model", type=name, default=TINY_NAME, metavar="FOLDER", help=MODEL)
-    generate.add_argument("--num", type=count, default=1, metavar="N", help="completions of each text (default 1)")
+    generate.add_argument("--num", type=count, default=1, metavar="N", help="completions per text (default 1)")
     words = (
-        "0 takes the likeliest token, 1 samples from the model itself. By default this and the next three follow the "
-        "folder's generation_config.json; without settings there it is 0, or 1 where --num is more than 1"
+        "0 takes the likeliest token, 1 samples from the model's own distribution. This and the next three default to "
+        "the folder's generation_config.json; without settings there it is 0, or 1 if --num is more than 1"
     )
     generate.add_argument("--temperature", type=number, metavar="N", help=words)
     words = "sample among the N likeliest tokens"
@@ -131,17 +133,17 @@ def _add_generate(commands: Any) -> None:
     generate.add_argument("--top-p", type=number, metavar="N", help=words)
     words = "sample among tokens at least this fraction as likely as the likeliest"
     generate.add_argument("--min-p", type=number, metavar="N", help=words)
-    words = "put each text as a user's message, by the chat template of the model's folder"
+    words = "send each text as a user message, through the chat template of the model's folder"
     generate.add_argument("--chat", action="store_true", help=words)
-    words = "with --chat: what stands before it as the system's message"
+    words = "with --chat: the system message"
     generate.add_argument("--system", metavar="TEXT", help=words)
-    words = "with --chat: what the template is told on thinking (default: nothing; Qwen3 thinks)"
+    words = "with --chat: switch thinking on or off in the template (default: not set; Qwen3 thinks)"
     generate.add_argument("--enable-thinking", action=argparse.BooleanOptionalAction, default=None, help=words)
     words = "a text that ends an answer and stays in it; may be given several times"
     generate.add_argument("--stop", action="append", metavar="TEXT", help=words)
-    words = "tokens to stop after (default 256, or as many as the model has positions for)"
+    words = "maximum tokens per completion (default 256, or as many as the model has positions for)"
     generate.add_argument("--max-new-tokens", type=count, metavar="N", help=words)
-    generate.add_argument("--seed", type=seed, default=0, metavar="N", help="another seed, other samples (default 0)")
+    generate.add_argument("--seed", type=seed, default=0, metavar="N", help="seed of the samples (default 0)")
 
 
 def _add_evaluate(commands: Any) -> None:
@@ -149,51 +151,51 @@ def _add_evaluate(commands: Any) -> None:
         "evaluate",
         help="measure how well a model answers the problems of a task or of a file",
         description="Measure how well a model answers the problems of a task or of a file: accuracy with a 95% "
-        "confidence interval, rewards, and with several completions of each problem pass@k.",
+        "confidence interval, rewards, and, with several completions per problem, pass@k.",
         epilog="examples:\n"
         "  python -m mlx_grpo_kit evaluate --model outputs/addition/policy\n"
         "  python -m mlx_grpo_kit evaluate --model models/Qwen3-0.6B --data test.jsonl --num-samples 8\n",
     )
     parser.add_argument("--model", type=name, default=TINY_NAME, metavar="FOLDER", help=MODEL)
     parser.add_argument("--task", type=name, metavar="NAME", help=TASK)
-    words = "a file of JSON lines, with a question and an answer in each; all of them are asked"
+    words = "a file of JSON lines, each with a question and an answer; all of them are asked"
     parser.add_argument("--data", type=name, metavar="FILE", help=words)
-    words = "with --data: ask only the problems that training on this file holds back"
+    words = "with --data: ask only the problems that training on this file holds out"
     parser.add_argument("--held-out", action="store_true", help=words)
     words = "arguments of the task, such as num_numbers=4"
     parser.add_argument("--task-args", type=named_value, nargs="+", metavar="KEY=VALUE", help=words)
     words = "ask as chats (default: if the model's folder has a chat template and the task allows it)"
     parser.add_argument("--chat", action=argparse.BooleanOptionalAction, default=None, help=words)
-    words = "whether the model thinks first (default: it does not)"
+    words = "let the model think first (default: no)"
     parser.add_argument("--enable-thinking", action=argparse.BooleanOptionalAction, default=None, help=words)
-    words = f"problems (default {EVAL_PROBLEMS}; with --data all of them)"
+    words = f"number of problems (default {EVAL_PROBLEMS}; with --data all of them)"
     parser.add_argument("--num-problems", type=count, metavar="N", help=words)
-    words = "completions of each problem (default 1); several also give pass@k"
+    words = "completions per problem (default 1); several also give pass@k"
     parser.add_argument("--num-samples", type=count, default=1, metavar="N", help=words)
-    words = "1 (default) samples from the model itself, 0 takes the likeliest token"
+    words = "1 (default) samples from the model's own distribution, 0 takes the likeliest token"
     parser.add_argument("--temperature", type=number, default=1.0, metavar="N", help=words)
-    words = "tokens of a completion (default: the task's own number)"
+    words = "maximum tokens per completion (default: the task's own number)"
     parser.add_argument("--max-completion-length", type=count, metavar="N", help=words)
-    words = "texts, with commas between, each of which ends a completion"
+    words = "comma-separated texts, each of which ends a completion"
     parser.add_argument("--stop-strings", type=names, metavar="TEXTS", help=words)
-    parser.add_argument("--seed", type=seed, default=0, metavar="N", help="another seed, other samples (default 0)")
-    parser.add_argument("--output", type=name, metavar="FILE", help="a JSON file to write the numbers to")
+    parser.add_argument("--seed", type=seed, default=0, metavar="N", help="seed of the samples (default 0)")
+    parser.add_argument("--output", type=name, metavar="FILE", help="a JSON file for the results")
 
 
 def _add_fuse(commands: Any) -> None:
     fuse = commands.add_parser(
         "fuse",
-        help="make one folder of adapters and the model that they stand beside",
-        description="Make one Hugging Face folder of adapters (train --lora-r) and the model that they stand beside.",
+        help="merge adapters and their base model into one folder",
+        description="Merge adapters (train --lora-r) and their base model into one Hugging Face folder.",
         epilog="examples:\n"
         "  python -m mlx_grpo_kit fuse --adapter outputs/addition/policy --output outputs/fused\n"
         "  python -m mlx_grpo_kit fuse --adapter adapters --model models/Qwen3-0.6B --output outputs/fused\n",
     )
     words = "a folder of adapters that the kit, mlx-lm or PEFT wrote"
     fuse.add_argument("--adapter", type=name, required=True, metavar="FOLDER", help=words)
-    words = "the model that they stand beside (default: the one that they name)"
+    words = "their base model (default: the one that they name)"
     fuse.add_argument("--model", type=name, metavar="FOLDER", help=words)
-    words = "the Hugging Face folder to write, in float numbers where the model is quantized"
+    words = "the Hugging Face folder to write; a quantized model becomes floats"
     fuse.add_argument("--output", required=True, metavar="DIR", help=words)
 
 
@@ -203,7 +205,7 @@ def _add_lab(commands: Any) -> None:
         help="copy the course to a folder and open it in JupyterLab",
         usage="mlx_grpo_kit lab [FOLDER] [--no-browser]",
         description="Copy the notebooks of the course to a folder, check this machine, and open JupyterLab. Notebooks "
-        "that you have changed stay as they are; delete one to get a fresh copy the next time.",
+        "that you have changed are not replaced; delete one to get a fresh copy the next time.",
         epilog="examples:\n  python -m mlx_grpo_kit lab\n  python -m mlx_grpo_kit lab my_course --no-browser\n",
     )
     parser.add_argument("folder", nargs="?", default=LAB_FOLDER, metavar="FOLDER", help=f"default {LAB_FOLDER}")

@@ -1,11 +1,11 @@
 """Pre-training of the tiny Qwen3 that ships with the kit: imitation of sloppy homework.
 
-A language model learns to write what its data says, mistakes included. The pupils here hand in sums in which most
+A language model learns to imitate its data, mistakes included. The pupils here hand in sums in which most
 carries are forgotten and many answers have a slip, and attempts at Countdown that mostly miss the target. A model
 trained on that by next-token prediction becomes as good as the pupils and no better: asked for 27+15 it says 32
 more often than 42. That is a good place to start reinforcement learning from. The right answer is somewhere in the
-model, but often not the likeliest one, and no amount of further imitation would change that. A verifier that says
-no more than right or wrong does.
+model, but often not the likeliest one, and no amount of further imitation would change that. A verifier that only says
+right or wrong does change that.
 
     python -m mlx_grpo_kit pretrain --output DIR
 """
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from mlx_grpo_kit.runtime import mx  # isort: skip  first: it binds the fast BLAS before anything loads MLX
+from mlx_grpo_kit.runtime import mx  # isort: skip  first: it loads the fast BLAS before anything loads MLX
 import mlx.optimizers as optim
 import numpy as np
 from rich.console import Console
@@ -81,7 +81,7 @@ def sloppy_attempt(problem: Problem, rng: np.random.Generator) -> str:
 
 Pupil = Callable[[Problem, np.random.Generator], str]
 CORPUS: tuple[tuple[Task, Pupil], ...] = ((Addition(), sloppy_sum), (Countdown(), sloppy_attempt))
-# Characters of the longest prompt and answer, and the end token: `99+99=198` and `99 from 9 9 9:(9+9)*9`.
+# The characters of the longest prompt and answer, plus the end token: `99+99=198` and `99 from 9 9 9:(9+9)*9`.
 HOMEWORK_LENGTH = {"addition": 10, "countdown": 22}
 
 
@@ -89,7 +89,7 @@ HOMEWORK_LENGTH = {"addition": 10, "countdown": 22}
 class PretrainReport:
     """The results of pre-training, by task name. `str(report)` is a table.
 
-    That is the `loss` (mean of the last 50 batches), and the accuracy on 512 held-out problems of answers `sampled` at
+    They are the `loss` (mean of the last 50 batches), and the accuracy on 512 held-out problems of answers `sampled` at
     temperature 1 and of `greedy` ones.
     """
 
@@ -117,19 +117,20 @@ def pretrain(
     seed: int = 0,
     console: Console | None = None,
 ) -> PretrainReport:
-    """Trains the tiny Qwen3 from random parameters on sloppy homework and saves it as a Hugging Face folder.
+    """Train the tiny Qwen3 from random parameters on sloppy homework, and save it as a Hugging Face folder.
 
-    Batches of sums and of Countdown take turns, all from the training splits: what the tasks hold out is unseen here.
+    Batches of sums and of Countdown alternate, all from the training splits: held-out problems are never seen.
     AdamW with a linear warm-up and a cosine decay. The same seed gives the same parameters on the same machine.
 
     Args:
-        output: the folder to write. It may exist if it is empty or a model that the kit wrote, which is then replaced.
-        steps, batch_size, learning_rate: of the optimizer; the defaults made the model that ships.
-        seed: of the initial parameters and of the homework.
-        console: where progress is shown; a new one by default.
+        output: the folder to write. An existing one must be empty or contain a model that the kit wrote, which is
+            replaced.
+        steps, batch_size, learning_rate: settings of training; the defaults made the shipped model.
+        seed: the seed of the initial parameters and of the homework.
+        console: the console that shows progress; a new one by default.
 
     Raises:
-        FileExistsError: `output` holds something that the kit did not write.
+        FileExistsError: `output` contains something that the kit did not write.
         ValueError: steps or batch_size is below 1.
     """
     output = Path(output)
@@ -170,10 +171,10 @@ def pretrain(
 def homework_batch(
     tokenizer: Tokenizer, task: Task, pupil: Pupil, rng: np.random.Generator, batch_size: int
 ) -> tuple[mx.array, mx.array]:
-    """Training problems with a pupil's answers: token ids, int [B, T], and which of them the loss counts, float [B, T].
+    """Training problems with a pupil's answers: token ids, int [B, T], and which ones count, float [B, T].
 
-    The answer's tokens and the end token count; in the prompts, which are random, there is nothing to learn. Rows are
-    padded on the right to one length a task, so that the compiled update has few shapes.
+    The answer's tokens and the end token count; prompts are random, so there is nothing to learn from them. Rows are
+    padded on the right to one length per task, so that the compiled update has few shapes.
     """
     ids = np.full((batch_size, HOMEWORK_LENGTH[task.name]), tokenizer.pad_token_id, np.int32)
     is_answer = np.zeros(ids.shape, np.float32)
@@ -193,7 +194,7 @@ def imitation_update(
     optimizer = optim.AdamW(learning_rate, betas=[0.9, 0.98], weight_decay=0.1, bias_correction=True)
     optimizer.init(params)
 
-    # Compiled, for the element-wise work is then fused. State that is not named here would stay at its first value.
+    # Compiling fuses the element-wise work. State that is not listed here would keep its first value.
     @partial(mx.compile, inputs=optimizer.state, outputs=optimizer.state)
     def compiled(params: dict[str, mx.array], ids: mx.array, counted: mx.array) -> tuple[mx.array, dict[str, mx.array]]:
         loss, grads = mx.value_and_grad(lambda tracked: next_token_loss(config, tracked, ids, counted))(params)
@@ -209,7 +210,7 @@ def imitation_update(
 
 
 def next_token_loss(config: Qwen3Config, params: dict[str, mx.array], ids: mx.array, counted: mx.array) -> mx.array:
-    """Mean cross-entropy of the `counted` tokens, each predicted from those before it. ids, counted: [B, T]."""
+    """Mean cross-entropy of the `counted` tokens, each predicted from the tokens before it. ids, counted: [B, T]."""
     logits = qwen3_forward(config, params, ids[:, :-1])
     logps = mx.take_along_axis(logits, ids[:, 1:, None], axis=-1)[..., 0] - mx.logsumexp(logits, axis=-1)
     return -mx.sum(logps * counted[:, 1:]) / mx.sum(counted[:, 1:])

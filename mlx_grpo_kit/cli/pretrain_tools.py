@@ -1,9 +1,9 @@
 """Pre-training of the tiny model that calls tools: imitation of sloppy users of a calculator and of a guessing game.
 
-The model learns Qwen3's format of tool calls and all its mistakes: sums that are done in the head and come out wrong,
-calls that are no JSON, numbers copied wrongly, results that are not read, guesses that the answers so far rule out.
+The model learns Qwen3's format of tool calls and all the users' mistakes: wrong mental arithmetic, calls that are not
+JSON, numbers copied wrongly, results that are ignored, guesses that earlier answers rule out.
 
-    python -m mlx_grpo_kit.cli.pretrain_tools DIR      # as mlx_grpo_kit/assets/tiny_tools was made
+    python -m mlx_grpo_kit.cli.pretrain_tools DIR      # this made mlx_grpo_kit/assets/tiny_tools
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from mlx_grpo_kit.runtime import mx  # isort: skip  first: it binds the fast BLAS before anything loads MLX
+from mlx_grpo_kit.runtime import mx  # isort: skip  first: it loads the fast BLAS before anything loads MLX
 import mlx.optimizers as optim
 import numpy as np
 import tokenizers
@@ -34,10 +34,10 @@ from mlx_grpo_kit.tasks.tools import task_tools
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 READABLE = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
-"""Added tokens; Qwen3 has these seven among its twenty-six, and `decode` leaves out the first three as in Qwen3."""
+"""Added tokens. Qwen3 has these seven among its twenty-six, and `decode` skips the first three as in Qwen3."""
 
 WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+"
-"""How a text is cut before tokens are found: words with the sign before them, single digits, runs of signs."""
+"""The pieces of a text before tokenization: words with the character before them, single digits, runs of symbols."""
 
 TEMPLATE = r"""{#- Qwen3's format of turns, calls and results. Of the tools it shows names and arguments alone. -#}
 {%- if tools %}
@@ -81,13 +81,13 @@ RESULT = "user\n<tool_response>\n%s\n</tool_response>"
 
 
 class Turn(NamedTuple):
-    """A turn of the imitated user, and the result of the call in it; None ends the conversation."""
+    """A turn of the imitated user, and the result of its call; None ends the conversation."""
 
     text: str
     result: ToolResult | None = None
 
 
-# How sloppy they are.
+# The probabilities of their mistakes.
 IN_THE_HEAD, BROKEN, MISCOPIED, MISREAD = 0.5, 0.2, 0.2, 0.2
 WILD, GIVES_UP = 0.5, 0.05
 
@@ -111,7 +111,7 @@ def sloppy_calculation(problem: Problem, rng: np.random.Generator) -> list[Turn]
 
 
 def sloppy_game(problem: Problem, rng: np.random.Generator) -> list[Turn]:
-    """A game whose player forgets half of what was said, and sometimes gives up."""
+    """A game whose player forgets half of the answers, and sometimes gives up."""
     game, turns = Game(), []
     game.reset(problem.data["secret"])
     least, most = 1, game.largest
@@ -128,7 +128,7 @@ CORPUS: tuple[tuple[Calculator | GuessTheNumber, Callable, int, int], ...] = (
     (Calculator(), sloppy_calculation, 88, 64),
     (GuessTheNumber(), sloppy_game, 200, 16),
 )
-"""Task, imitated user, tokens of the longest conversation, and conversations in a batch."""
+"""Task, imitated user, tokens of the longest conversation, and conversations per batch."""
 
 
 def make_tokenizer(folder: Path | str, vocab_size: int = 376) -> None:
@@ -178,7 +178,7 @@ def config_of(tokenizer: Tokenizer) -> Qwen3Config:
 
 
 def pretrain_tools(folder: Path | str, steps: int = 2000, learning_rate: float = 3e-3, seed: int = 0) -> list[float]:
-    """Write a folder whose model has imitated `steps` batches of conversations. Returns the losses."""
+    """Train a model on `steps` batches of conversations and write its folder. Returns the losses."""
     with tempfile.TemporaryDirectory() as files:
         make_tokenizer(files)
         tokenizer = load_tokenizer(files)
@@ -210,7 +210,7 @@ def conversations(
     pairs: Sequence[tuple[Problem, Sequence[Turn]]],
     length: int,
 ) -> tuple[mx.array, mx.array]:
-    """Conversations as token ids, int [B, length], and which of them the loss counts: those that the user wrote."""
+    """Conversations as token ids, int [B, length], and a mask of the tokens in the loss: those that the user wrote."""
     ids = np.full((len(pairs), length), tokenizer.pad_token_id, np.int32)
     counted = np.zeros(ids.shape, np.float32)
     for row, (problem, turns) in enumerate(pairs):
@@ -232,7 +232,7 @@ def _pieces(tokenizer: Tokenizer, task: Calculator | GuessTheNumber, problem: Pr
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Make the tiny model that calls tools.")
+    parser = argparse.ArgumentParser(description="Create the tiny model that calls tools.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--steps", type=int, default=2000)
     options = parser.parse_args()

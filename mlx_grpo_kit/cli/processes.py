@@ -1,7 +1,7 @@
-"""`train --processes N`: the same command N times on this machine, and a parent that watches over them.
+"""`train --processes N`: the same command N times on this machine, and a parent process that supervises them.
 
-The parent does no work of its own. It passes signals on, and when one process ends before its time it ends the others
-within seconds and says which one it was.
+The parent only supervises. It passes signals on. If one process ends early, it ends the others within seconds and
+reports which one it was.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from pathlib import Path
 from typing import IO, Any
 
 LOST = 75
-"""Exit status of a process that ended because another one did (EX_TEMPFAIL)."""
+"""The exit status of a process that ended because another one did (EX_TEMPFAIL)."""
 
 SECONDS_TO_END = 5.0
-"""How long the others have after one process has ended before its time."""
+"""Seconds for the others to end after one process has ended early."""
 
 
 PER_CORE = 4
-"""Processes that are started for each core at most: a process takes a core, and more of them only wait."""
+"""The maximum number of processes per core: a process uses one core, and more of them only wait."""
 
 PREFIX = "mlx_grpo_kit-"
 """The beginning of the name of the temporary folder that holds the ring's list of hosts."""
 
 
 class ProcessDiedError(RuntimeError):
-    """One of the processes ended before its time; the message names it."""
+    """One of the processes ended early; the message names it."""
 
 
 def run_processes(arguments: Sequence[str], count: int) -> int:
-    """Run the kit's command line in `count` processes that make up one world; returns the first one's exit status.
+    """Run the kit's command line in `count` processes that form one world; return the exit status of the first.
 
-    The first has this process's output, the others none; all have its standard error.
+    The first process inherits this process's output, the others have none; all inherit its standard error.
 
-    Raises ValueError, with nothing started, for more processes than PER_CORE allows, and ProcessDiedError for one that
-    was killed, or that failed where the others did not.
+    Raises ValueError, with nothing started, for more processes than PER_CORE allows, and ProcessDiedError for a process
+    that was killed, or that failed when the others did not.
     """
     cores = os.cpu_count() or 1
     if count > PER_CORE * cores:
         raise ValueError(
-            f"--processes is {count}, and each takes a core, of which this machine has {cores}; expected at most "
+            f"--processes is {count}, but each uses one core and this machine has {cores}; expected at most "
             f"{PER_CORE * cores}."
         )
     with ExitStack() as stack:
@@ -61,10 +61,10 @@ def run_processes(arguments: Sequence[str], count: int) -> int:
                 process = subprocess.Popen(
                     [sys.executable, "-m", "mlx_grpo_kit", *arguments],
                     env=environment,
-                    stdin=subprocess.PIPE,  # closed by our death, however we die: `end_with_parent`
+                    stdin=subprocess.PIPE,  # closed when this process dies for any reason: see `end_with_parent`
                     stdout=None if rank == 0 else subprocess.DEVNULL,
                     stderr=subprocess.PIPE,
-                    process_group=0,  # a Ctrl-C in the terminal comes to us alone, and from us to each of them once
+                    process_group=0,  # so that only this process gets Ctrl-C, and passes it on once
                 )
                 processes.append(process)
                 relays.append(threading.Thread(target=_relay, args=[process.stderr], daemon=True))
@@ -79,51 +79,51 @@ def run_processes(arguments: Sequence[str], count: int) -> int:
 
 
 def ring(count: int, folder: str | os.PathLike) -> list[dict[str, str]]:
-    """The environment of each of `count` processes on this machine that MLX's ring is to connect."""
+    """The environment of each of `count` processes on this machine, for MLX's ring."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
-            each.bind(("127.0.0.1", 0))  # some free port
+            each.bind(("127.0.0.1", 0))  # any free port
         hosts = [[f"127.0.0.1:{each.getsockname()[1]}"] for each in sockets]
     file = Path(folder, "hosts.json")
     file.write_text(json.dumps(hosts))
-    # A process takes a core: threads of several would wait for each other.
+    # Each process uses one core: more threads would wait for each other.
     one_thread = {"OMP_NUM_THREADS": "1"} if count > 1 else {}
     common = one_thread | os.environ | {"MLX_HOSTFILE": str(file)}
     return [{**common, "MLX_RANK": str(rank)} for rank in range(count)]
 
 
 def end_with_parent() -> None:
-    """In a child: SIGTERM, which saves, when the parent is gone and its end of standard input with it.
+    """In a child: send SIGTERM, which saves, when the parent is gone and so standard input is closed.
 
-    A parent that was killed has left its temporary folder behind, so the children remove it.
+    A killed parent leaves its temporary folder, so the children remove it.
     """
     hosts = Path(os.environ.get("MLX_HOSTFILE", ""))
 
     def watch() -> None:
         while os.read(0, 4096):
             pass
-        if hosts.parent.name.startswith(PREFIX):  # not a file that mlx.launch or a user wrote
+        if hosts.parent.name.startswith(PREFIX):  # never a file that mlx.launch or a user wrote
             with suppress(OSError):  # another child was faster
                 hosts.unlink()
                 hosts.parent.rmdir()
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the parent read it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the parent was reading it
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, daemon=True).start()
 
 
 def _relay(errors: IO[bytes]) -> None:
-    """Pass on the standard error of a process, without the lines in which MLX's ring repeats that it broke."""
+    """Pass on the standard error of a process, without the repeated lines of MLX's ring about its failure."""
     for line in errors:
         if not line.startswith(b"[ring] "):
-            with suppress(OSError):  # a full disk: the process would wait for ever if nobody read on
+            with suppress(OSError):  # on a full disk, keep reading, or the process would wait forever
                 os.write(2, line)
 
 
 @contextmanager
 def _passed_on(processes: list[subprocess.Popen]):
-    """While this is open, Ctrl-C and SIGTERM go to the processes; gives the list of those that came."""
+    """In this context, pass Ctrl-C and SIGTERM on to the processes; yield the list of received signals."""
     signals: list[int] = []
 
     def take(number: int, frame: Any) -> None:
@@ -140,7 +140,7 @@ def _passed_on(processes: list[subprocess.Popen]):
 
 
 def _wait(processes: Sequence[subprocess.Popen]) -> None:
-    """Until all have ended; those that go on after another has failed are killed, and have the exit status LOST."""
+    """Wait until all have ended. Kill those that continue after another has failed; their exit status is LOST."""
     deadline = None
     while running := [process for process in processes if process.poll() is None]:
         if deadline is None and any(process.returncode for process in processes):
@@ -159,7 +159,7 @@ def _raise_for_death(processes: Sequence[subprocess.Popen]) -> None:
     if not died and processes[0].returncode == 0:
         return
     if died and not killed and 0 in died:
-        return  # it has said why
+        return  # it has reported the reason
     rank = (killed or [*died] or [0])[0]
     status = processes[rank].returncode
     how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with exit status {status}"

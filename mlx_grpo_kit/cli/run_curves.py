@@ -1,18 +1,21 @@
-"""The picture of a run: the reward of each step, and accuracy where it was measured."""
+"""The picture of a run: the reward of each step, and each measured accuracy."""
 
 from __future__ import annotations
+
+from importlib.util import find_spec
 
 from mlx_grpo_kit.files import write_file
 from mlx_grpo_kit.runs.folder import RunFolder
 
 
 def draw_curves(folder: RunFolder, title: str) -> None:
-    """Write reward.png from metrics.jsonl."""
-    write_file(folder.picture, curves(folder.points("reward"), folder.measured(), title))
+    """Write reward.png from metrics.jsonl, if Matplotlib is installed."""
+    if find_spec("matplotlib") is not None:
+        write_file(folder.picture, curves(folder.points("reward"), folder.measured(), title))
 
 
 def curves(rewards: list[tuple[int, float]], accuracies: list[tuple[int, float]], title: str) -> bytes:
-    """Plot the reward of every step, and the accuracy on held-out problems where it was measured, as a PNG."""
+    """Plot the reward of every step, and each measured accuracy on held-out problems, as a PNG."""
     from matplotlib.patheffects import withStroke
 
     from mlx_grpo_kit.viz.live.curves import smooth

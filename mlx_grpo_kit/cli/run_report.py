@@ -1,4 +1,4 @@
-"""The first process's work besides training: it writes the run's folder, shows the run, and reports the result."""
+"""The first process's additional work: write the run's folder, show its progress, and report the result."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ from mlx_grpo_kit.grpo.processes import ProcessLostError
 from mlx_grpo_kit.grpo.recipe import model_folder
 from mlx_grpo_kit.runs.folder import RunFolder, RunSettings
 from mlx_grpo_kit.runs.record import completions_line
+from mlx_grpo_kit.runtime.extras import install
 from mlx_grpo_kit.tasks import Problem, TaskError
 from mlx_grpo_kit.tasks.calls import are_correct
 from mlx_grpo_kit.tasks.task import prompt_text
 
 
 class RunFailedError(RuntimeError):
-    """A run that had begun could not go on; the message says why, and what is left of it."""
+    """A run that had started could not continue; the message gives the reason, and what was saved."""
 
 
 class NoReport:
-    """The other processes' work besides training: none. It has the methods of `Report`."""
+    """The additional work of the other processes: none. It has the methods of `Report`."""
 
     def __enter__(self) -> NoReport:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> bool:
-        return isinstance(error, ValueError | TrainingDivergedError)  # raised in all; TaskErrors among them
+        return isinstance(error, ValueError | TrainingDivergedError)  # raised in all processes; includes TaskError
 
     def _nothing(self, *given: object) -> None:
         pass
@@ -46,11 +47,11 @@ class NoReport:
 
 
 class Report:
-    """Writes a run's folder and shows the run. While it is open, errors become a RunFailedError that says what is left.
+    """Write a run's folder and show its progress. In this context, errors become a RunFailedError.
 
     Args:
-        folder: entered; it becomes the run's at the first step.
-        processes: as --processes has it, for the commands that are printed.
+        folder: an entered RunFolder; it becomes the run's at the first step.
+        processes: the value of --processes, for the printed commands.
     """
 
     def __init__(
@@ -76,25 +77,25 @@ class Report:
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
         self._display.__exit__(kind, error, trace)
         if isinstance(error, TaskError | ProcessLostError) and self.folder.is_open:
-            self.folder.save(self.trainer)  # a step that fails changes nothing: the policy is that of the step before
+            self.folder.save(self.trainer)  # a failed step changes nothing: this is the policy of the previous step
         if isinstance(error, TaskError | TrainingDivergedError | OSError):
             words = f"{str(error).rstrip('.')}. {way_on(self.folder, self.processes, self.folder.is_open)}"
             raise RunFailedError(words) from error
 
     def measuring(self) -> None:
-        """Say that accuracy is measured before the first step."""
+        """Show that accuracy is measured before the first step."""
         problems = self.settings.eval_problems
         self._display.phase(f"measuring accuracy before training, on {problems} held-out problems")
 
     def begin(self, before: Mapping[str, float] | None) -> None:
-        """Take in the metrics before the first step; None for a run that goes on."""
+        """Record the metrics before the first step; None for a resumed run."""
         self._before = before
         for measured in self.folder.measured() if before is None else [(0, before["eval/accuracy"])]:
             self._display.measured(*measured)
         self._display.begin_steps()
 
     def write(self, step: TrainStep, metrics: Mapping[str, float]) -> None:
-        """Add a step to the run's files; the first one makes the folder the run's."""
+        """Add a step to the run's files; the first step makes the folder the run's."""
         if not self.folder.is_open:
             self.folder.begin(self.settings)
             self.folder.append(0, self._before)
@@ -106,7 +107,7 @@ class Report:
         self.folder.append(step.step, metrics, step.changes, completions)
 
     def done(self, step: TrainStep, metrics: Mapping[str, float]) -> None:
-        """Show a step that was written, and save if it is time."""
+        """Show a step that was written, and save a checkpoint if one is due."""
         self._display.update(step, metrics)
         if self.settings.keep_best and "eval/accuracy" in metrics and self.folder.best_step() == step.step:
             self.trainer.save_pretrained(self.folder.best, model_folder(self.settings.model))
@@ -115,7 +116,7 @@ class Report:
             draw_curves(self.folder, self._title)
 
     def save(self) -> None:
-        """Save the run and its policy, if a step was done."""
+        """Save the run and its policy, if any step was done."""
         if self.folder.is_open:
             self._display.phase("saving")
             self.folder.save(self.trainer)
@@ -123,10 +124,10 @@ class Report:
             draw_curves(self.folder, self._title)
 
     def end(self) -> int:
-        """Say what was learned, where it is, what is wrong and what to do next; returns the exit status."""
+        """Report the result, the files, problems and the next commands; return the exit status."""
         folder, settings, trainer = self.folder, self.settings, self.trainer
         if not folder.is_open:
-            self._console.print("Stopped before the first step was done; nothing was written.")
+            self._console.print("Stopped before the end of the first step; nothing was written.")
             return 128 + self.stop.number
         done = trainer.step == settings.max_steps
         again = train_on(folder, self.processes)
@@ -138,7 +139,9 @@ class Report:
             f"  accuracy  {_before_and_after(folder)}, sampled on {settings.eval_problems} held-out problems",
             f"  policy    {policy}, {what}",
             *self._best(),
-            f"  curves    {folder.typed(folder.picture)}",
+            f"  curves    {folder.typed(folder.picture)}"
+            if folder.picture.exists()
+            else f"  curves    not drawn, because Matplotlib is not installed: {install('course')}",
             f"  numbers   {folder.typed(folder.metrics)}",
             *(f"Look at:  {words}" for words in self._display.warnings),
         ]
@@ -168,7 +171,7 @@ class Report:
 
 
 def _as_typed(prompt: str | Sequence[Mapping[str, Any]], template: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """A prompt, and the options with which `generate` puts it as the run did."""
+    """A prompt, and the options with which `generate` asks it as the run did."""
     how: list[str] = []
     if not isinstance(prompt, str):
         how = ["--chat", *(["--no-enable-thinking"] if template.get("enable_thinking") is False else [])]

@@ -1,4 +1,4 @@
-"""The start of a run: from the command line or from its folder to its settings and its trainer."""
+"""The start of a run: its settings and its trainer, from the command line or from its folder."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from mlx_grpo_kit.tasks import Task, TaskError
 def fresh(
     options: argparse.Namespace, args: Mapping[str, Any], folder: RunFolder, world: World
 ) -> tuple[RunSettings, GRPOTrainer]:
-    """A new run, as it was typed. Nothing is written yet."""
+    """A new run from the command line. Nothing is written yet."""
     if world.rank == 0:
         folder.check_free(options.overwrite)
     model = _name_of(options.model or TINY_NAME)
@@ -49,7 +49,7 @@ def fresh(
     for needed in (source, *bases_of(source)):
         if any(needed.resolve().is_relative_to(each) for each in replaced):
             raise ValueError(
-                f"--model {options.model} needs {needed}, which the run would replace in {folder.path}. Give another "
+                f"--model {options.model} needs {needed}, which the run would replace in {folder.path}. Choose another "
                 "--output, or copy the model first."
             )
     task_name, task_args = named_task(options)
@@ -81,7 +81,7 @@ def fresh(
 def resumed(
     options: argparse.Namespace, args: Mapping[str, Any], folder: RunFolder, world: World
 ) -> tuple[RunSettings, GRPOTrainer]:
-    """The run in the folder, at its newest good checkpoint. Every process reads it, the first makes it ready."""
+    """The run in the folder, at its newest valid checkpoint. Every process reads it; the first prepares it."""
     settings = folder.read_settings()
     model = options.model and _name_of(options.model)
     changes = {name: value for name, value in args.items() if name in MAY_CHANGE}
@@ -100,8 +100,8 @@ def resumed(
                     *("bfloat16" if each else "float32" for each in (value, of_the_run)),
                 )
             raise ValueError(
-                f"--{option} {value} is not what the run in {folder.path} has ({of_the_run}), and cannot change while "
-                "it goes on. Leave it out, or start another run with another --output."
+                f"--{option} {value} differs from the setting of the run in {folder.path} ({of_the_run}), and cannot "
+                "change during a run. Leave it out, or start another run with another --output."
             )
     may_change = ("max_steps", "save_every", "eval_every", "eval_problems", "log_completions", "keep_best")
     given = {name: getattr(options, name) for name in may_change}
@@ -118,7 +118,9 @@ def resumed(
         warnings.warn(f"{folder.path} has no checkpoint yet, so its run starts again from step 0.", stacklevel=2)
         return settings, new_trainer(settings, task, world)
     if trainer.step > settings.max_steps:
-        raise ValueError(f"--max-steps is {settings.max_steps}, and the run in {folder.path} has done {trainer.step}.")
+        raise ValueError(
+            f"--max-steps is {settings.max_steps}, but the run in {folder.path} has already done {trainer.step}."
+        )
     if world.rank == 0:
         say_what_it_takes(trainer.config, trainer.args, trainer.tokenizer, task, settings, world)
         _say_how_fast(trainer, before, settings)
@@ -127,9 +129,9 @@ def resumed(
 
 
 def newest_trainer(folder: RunFolder, task: Task, settings: RunSettings, world: World) -> GRPOTrainer | None:
-    """The trainer at the newest checkpoint that is whole, with a warning for each newer one that is not.
+    """The trainer at the newest complete checkpoint, with a warning for each newer one that is damaged.
 
-    None where the run has no checkpoints. Raises ValueError when there are some and none can be read, and TaskError
+    None if the run has no checkpoints. Raises ValueError if none of them can be read, and TaskError
     for a task with a prompt that cannot be trained on.
     """
     checkpoints = folder.checkpoints() if settings.begun else []
@@ -139,11 +141,11 @@ def newest_trainer(folder: RunFolder, task: Task, settings: RunSettings, world: 
         try:
             trainer = GRPOTrainer.resume(checkpoint, task, world=world, base=base, **changes)
             if asdict(trainer.args) != settings.args:
-                raise ValueError(f"{checkpoint} is of a run with other settings than {SETTINGS} has.")
-        except TaskError:  # the data, and no checkpoint
+                raise ValueError(f"{checkpoint} belongs to a run with other settings than those in {SETTINGS}.")
+        except TaskError:  # a problem of the data, not of a checkpoint
             raise
         except (OSError, ValueError, TypeError) as error:  # TypeError: settings of another version of GRPOConfig
-            warnings.warn(f"{checkpoint.name} is passed over: {error}", stacklevel=2)
+            warnings.warn(f"{checkpoint.name} is skipped: {error}", stacklevel=2)
             continue
         return trainer
     if checkpoints:
@@ -152,14 +154,14 @@ def newest_trainer(folder: RunFolder, task: Task, settings: RunSettings, world: 
 
 
 def _name_of(model: str) -> str:
-    """The model's name for run.json, which is valid in whatever folder the run is resumed from."""
+    """The model's name for run.json, valid in any current folder."""
     return model if model in MADE_BY else os.path.abspath(model)
 
 
 def new_trainer(settings: RunSettings, task: Task, world: World) -> GRPOTrainer:
     source, args = model_folder(settings.model), GRPOConfig(**settings.args)
     tokenizer = load_tokenizer(source)
-    if world.rank == 0:  # before the memory is taken
+    if world.rank == 0:  # before the model takes memory
         config = Qwen3Config.from_dict(read_json(source, "config.json"))
         longest = longest_prompt(tokenizer, task, args, settings.eval_problems)
         check_room(config, args.max_completion_length or task.max_completion_length, *([one] for one in longest))
@@ -171,7 +173,7 @@ def new_trainer(settings: RunSettings, task: Task, world: World) -> GRPOTrainer:
 def say_what_it_takes(
     config: Qwen3Config, args: GRPOConfig, tokenizer: Tokenizer, task: Task, settings: RunSettings, world: World
 ) -> None:
-    """Print how much memory the run will need, and warn where the machine has less, or where bfloat16 is slow."""
+    """Print the memory that the run will need, and warn if the machine has less, or if bfloat16 is slow."""
     if settings.chat:
         print(in_words(task, args), flush=True)
     _, prompt = longest_prompt(tokenizer, task, args, settings.eval_problems)
@@ -194,19 +196,18 @@ def say_what_it_takes(
         }
         words = ", ".join(way for way, helps in ways.items() if helps)
         warnings.warn(
-            f"This machine has {in_bytes(here)} of memory: the run may be killed. It needs less with {words}.",
+            f"This machine has {in_bytes(here)} of memory: the run may be killed. To use less, try {words}.",
             stacklevel=2,
         )
     if args.bf16 and mx.default_device() == mx.cpu:
         warnings.warn(
-            "A CPU takes about five times as long for bfloat16 as for float32, and saves little memory by it; leave "
-            "--dtype out.",
+            "On a CPU bfloat16 takes about five times as long as float32, and saves little memory; leave --dtype out.",
             stacklevel=2,
         )
 
 
 def _say_how_fast(trainer: GRPOTrainer, before: RunSettings, settings: RunSettings) -> None:
-    """Print where a learning rate that falls goes on, if the run is of another length than it was."""
+    """Print the learning rate at which a falling schedule continues, if the length of the run has changed."""
     args, step = trainer.args, trainer.step
     if before.max_steps == settings.max_steps or not 0 < step < settings.max_steps:
         return
@@ -216,7 +217,7 @@ def _say_how_fast(trainer: GRPOTrainer, before: RunSettings, settings: RunSettin
     )
     if (now := trainer.learning_rate(settings.max_steps)) != last:
         print(
-            f"Learning rate: {args.lr_scheduler_type} over all {settings.max_steps} steps, so it goes on at {now:.3g} "
-            f"(the step before had {last:.3g})",
+            f"Learning rate: {args.lr_scheduler_type} over all {settings.max_steps} steps, so it continues at "
+            f"{now:.3g} (the previous step had {last:.3g})",
             flush=True,
         )

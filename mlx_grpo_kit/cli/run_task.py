@@ -1,4 +1,4 @@
-"""The task of a run, by its name, its arguments, and the form of its prompts: texts or chats."""
+"""The task of a run: its name, its arguments, and the form of its prompts, texts or chats."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from mlx_grpo_kit.tasks.calls import held_out_problems
 from mlx_grpo_kit.tasks.catalogue import TASKS
 
 DATA_FILES = ("path", "held_out_path")
-"""Arguments of a task that are files of problems."""
+"""The arguments of a task that are files of problems."""
 
 
 def named_task(options: argparse.Namespace) -> tuple[str | None, dict[str, Any] | None]:
-    """The task's name and arguments as they were given, with paths that hold in any folder; None where not."""
+    """The task's name and arguments from the command line, with absolute paths; None if not given."""
     name, args = options.task, dict(options.task_args or [])
     if options.data:
         if name in TASKS:
             raise ValueError(
-                f"--data is given and --task {name}, which makes its own problems. Leave one of the two; a task of "
-                "your own, file.py:Class, is called with path=FILE."
+                f"--data is given together with --task {name}, which makes its own problems. Leave out one of the two; "
+                "your own task, file.py:Class, gets path=FILE."
             )
         name, args = name or "rows", {"path": options.data} | args
     if name and name.rpartition(":")[0].endswith(".py"):
@@ -47,13 +47,13 @@ def hashes_of_data(task_args: Mapping[str, Any]) -> dict[str, str]:
 
 
 def check_data(settings: RunSettings) -> None:
-    """Raise ValueError where a file of problems is not what it was when the run began."""
+    """Raise ValueError if a file of problems has changed since the run started."""
     now = hashes_of_data(settings.task_args)
     for path, then in settings.data.items():
         if path in now and now[path] != then:
             raise ValueError(
-                f"{path} has changed since the run began, and --resume would go on with other problems. Put the file "
-                "back, or start another run on it: --model with this run's policy/, and another --output."
+                f"{path} has changed since the run started, so --resume would continue with other problems. Put the "
+                "file back, or start another run on it: --model with this run's policy/, and another --output."
             )
 
 
@@ -61,22 +61,22 @@ def task_of(settings: RunSettings) -> Task:
     """The run's task."""
     task = get_task(settings.task, **settings.task_args)
     if not settings.chat:
-        warnings.simplefilter("ignore", RawTextWarning)  # the run was asked for texts, or can have no chats
+        warnings.simplefilter("ignore", RawTextWarning)  # the user chose texts, or the run cannot use chats
         return task
     return task.in_chat(thinking=bool((settings.args["chat_template_kwargs"] or {}).get("enable_thinking")))
 
 
 def put_as_chat(settings: RunSettings, tokenizer: Tokenizer, wanted: bool | None) -> RunSettings:
-    """The settings with `chat` as wanted, or by itself where the model knows chats and the task can be asked.
+    """The settings with `chat` as wanted; by default True if the model has a chat template and the task allows it.
 
-    Raises ValueError where it was wanted and cannot be, and for settings of the template where prompts are texts.
+    Raises ValueError if chats are wanted but impossible, and for template settings if prompts are texts.
     """
     task = get_task(settings.task, **settings.task_args)
     if wanted and not tokenizer.chat_template:
         raise ValueError(f"--chat needs a chat template, and {settings.model} has none. Leave --chat out.")
     if wanted and not hasattr(task, "in_chat"):
         raise ValueError(
-            f"--chat needs a task that can be put as a chat; {type(task).__name__} has no in_chat(*, thinking=False)."
+            f"--chat needs a task that can be asked as a chat; {type(task).__name__} has no in_chat(*, thinking=False)."
         )
     can = bool(tokenizer.chat_template) and hasattr(task, "in_chat")
     settings = replace(settings, chat=can if wanted is None else wanted)
@@ -86,7 +86,7 @@ def put_as_chat(settings: RunSettings, tokenizer: Tokenizer, wanted: bool | None
             lacks = f"{type(task).__name__} has no in_chat(*, thinking=False)"
             why = lacks if tokenizer.chat_template else f"{settings.model} has no chat template"
         raise ValueError(
-            "--enable-thinking and --chat-template-kwargs are for chats, and the prompts of this run are texts: "
+            "--enable-thinking and --chat-template-kwargs are for chats, but the prompts of this run are texts: "
             f"{why}. Leave them out."
         )
     return settings
@@ -97,33 +97,36 @@ def _a_prompt(task: Task) -> str | Sequence[Mapping[str, Any]]:
 
 
 def fitted(settings: RunSettings, task: Task) -> RunSettings:
-    """The settings with no more `eval_problems` than a task holds that says how many; with a warning."""
+    """The settings with `eval_problems` lowered, with a warning, to the number of held-out problems."""
     num = getattr(task, "num_held_out", settings.eval_problems)
     if num >= settings.eval_problems:
         return settings
     warnings.warn(
-        f"The task holds {num} problems back, fewer than {settings.eval_problems}: accuracy is measured on those "
-        f"{num}, and one problem is {1 / num:.1%} of it.",
+        f"The task has only {num} held-out problems, fewer than {settings.eval_problems}: accuracy is measured on "
+        f"those {num}, and each counts {1 / num:.1%}.",
         stacklevel=2,
     )
     return replace(settings, eval_problems=num)
 
 
 def steps_of(task: Task, args: GRPOConfig, num_epochs: float) -> int:
-    """The steps in which every problem is trained on so many times. Raises ValueError for a task without an end."""
+    """The number of steps for that many passes over all problems.
+
+    Raises ValueError for a task with endless problems.
+    """
     if not hasattr(task, "in_order"):
         raise ValueError(
-            f"--num-train-epochs counts how often each problem is trained on, and {task.name!r} makes problems without "
-            "end. Give --max-steps instead."
+            f"--num-train-epochs counts passes over all problems, but {task.name!r} makes problems without end. Set "
+            "--max-steps instead."
         )
     return math.ceil(num_epochs * task.num_train / args.num_groups)
 
 
 def with_room(settings: RunSettings, task: Task, tokenizer: Tokenizer, positions: int) -> RunSettings:
-    """The settings with answers that fit behind the prompts into a model's positions, if no length was asked for.
+    """The settings with answers short enough for the model's positions, if the user set no length.
 
-    With a warning. Where a task cannot list its problems, only held-out ones are looked at, and a quarter of the room
-    is left for prompts that are longer.
+    This gives a warning. If a task cannot list its problems, only held-out ones are checked, and a quarter of the room
+    is left for longer prompts.
     """
     args = GRPOConfig(**settings.args)
     if args.max_completion_length:
@@ -134,14 +137,14 @@ def with_room(settings: RunSettings, task: Task, tokenizer: Tokenizer, positions
     length = room if hasattr(task, "all_problems") else room - room // 4
     warnings.warn(
         f"Answers have at most {length} tokens, not the task's {task.max_completion_length}: the model has {positions} "
-        "positions for prompt and answer. --max-completion-length sets another number.",
+        "positions for prompt and answer. Set another number with --max-completion-length.",
         stacklevel=2,
     )
     return replace(settings, args=settings.args | {"max_completion_length": length})
 
 
 def in_words(task: Task, args: GRPOConfig) -> str:
-    """A line on how a task is put as a chat."""
+    """A line that describes how a task is asked as a chat."""
     length = args.max_completion_length or task.max_completion_length
     thinks = "thinking first" if task.chat_template_kwargs["enable_thinking"] else "without thinking"
     return (

@@ -1,4 +1,4 @@
-"""The orderly end of a run: by Ctrl-C or SIGTERM in every process, or by a reader of its output that goes away."""
+"""The orderly end of a run: by Ctrl-C or SIGTERM in all processes, or when its output is closed."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from mlx_grpo_kit.grpo.processes import World
 
 
 class StopSignal:
-    """While this is open, Ctrl-C or SIGTERM asks the run to stop after its step; a second raises KeyboardInterrupt.
+    """In this context, Ctrl-C or SIGTERM asks the run to stop after its step; a second signal raises KeyboardInterrupt.
 
     Args:
-        world: the processes that stop together, after the same step; the first says so.
+        world: the processes, which stop together after the same step; the first prints a message.
     """
 
     words = "Stopping after this step; Ctrl-C again quits at once."
@@ -28,7 +28,7 @@ class StopSignal:
         self._world = world
         self._is_second = False
         self.number: int | None = None
-        """The signal that asked this process or, since the last `came`, another one to stop; None before any did."""
+        """The signal that asked this process to stop, or another one before the last `came`; None if there was none."""
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopSignal:
@@ -44,29 +44,29 @@ class StopSignal:
             raise KeyboardInterrupt
         self._is_second = True
         self.number = self.number or number
-        if self._world.rank == 0 and not sys.stdout.isatty():  # where there is no display that says it
+        if self._world.rank == 0 and not sys.stdout.isatty():  # unless the display shows it
             with suppress(OSError):
-                os.write(2, f"{self.words}\n".encode())  # print may be in the middle of a line
+                os.write(2, f"{self.words}\n".encode())  # print may be interrupted in the middle of a line
 
     def came(self) -> bool:
         """True if any of the processes was asked to stop. Every process must call this at the same point of the run.
 
-        Only what was gathered counts: a signal that comes after it is unknown to the others, and counts next time.
+        Only gathered signals count: the others do not know of a later signal, so it counts next time.
         """
         gathered = self._world.gather(np.array([self.number or 0])).max().item()
         self.number = self.number or gathered or None
         return gathered != 0
 
     def output_is_gone(self) -> None:
-        """Ask the run to stop, as SIGPIPE would."""
+        """Ask the run to stop, like SIGPIPE."""
         self.number = self.number or signal.SIGPIPE
 
 
 class Output:
-    """Standard output, whose end is not the end of the run.
+    """Standard output that may be closed without ending the run.
 
-    A reader that goes away (`train | head -1`) asks the run to stop. Where nothing can be written, as on a full disk,
-    the run goes on. In both cases standard error gets what there is to say from then on, or nothing does.
+    If the reader closes it (`train | head -1`), the run stops in order. If writing fails, as on a full disk, the run
+    continues. In both cases later output goes to standard error, or nowhere if that fails too.
     """
 
     def __init__(self, stop: StopSignal):
@@ -89,9 +89,9 @@ class Output:
         try:
             yield
         except OSError as error:
-            words = f"Standard output cannot be written ({error.strerror}); its lines come here."
+            words = f"Standard output cannot be written ({error.strerror}); its lines go to standard error."
             if isinstance(error, BrokenPipeError):
                 self._stop.output_is_gone()
-                words = "Nobody reads the output any more. Stopping after this step."
+                words = "The output is no longer read. Stopping after this step."
             place = 2 if say(words) else os.open(os.devnull, os.O_WRONLY)
-            os.dup2(place, 1)  # what the stream still holds goes there too
+            os.dup2(place, 1)  # the stream's buffer goes there too

@@ -1,4 +1,4 @@
-"""Text that somebody else wrote, made safe to show in a terminal, and the three streams of one that may be closed."""
+"""Safe display of foreign text in a terminal, and standard streams that may be closed."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import os
 import sys
 import unicodedata
 
-# Control characters move the cursor, format characters turn the direction of writing round, separators break lines.
+# Control characters move the cursor, format characters reverse the direction of writing, separators break lines.
 UNSAFE = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 JOINERS = "\u200c\u200d"
-"""Format characters that belong to ordinary text: Persian and Indic letters, and emoji, are joined by them or not."""
+"""Format characters that belong to ordinary text: they join Persian and Indic letters, and emoji, or not."""
 
 
 def escaped(text: str, keep: str = "") -> str:
-    """`text` with every character that steers a terminal spelled out, ESC as `\\x1b`, but for those in `keep`."""
+    """`text` with every character that controls a terminal escaped (ESC as `\\x1b`), except for those in `keep`."""
     safe = JOINERS + keep
     return "".join(
         repr(character)[1:-1] if character not in safe and unicodedata.category(character) in UNSAFE else character
@@ -22,11 +22,11 @@ def escaped(text: str, keep: str = "") -> str:
 
 
 def say(words: str) -> bool:
-    """Write a line to standard error; returns whether that could be done, since there too a disk may be full."""
+    """Write a line to standard error; return False if that fails, for example on a full disk."""
     try:
         print(words, file=sys.stderr, flush=True)
     except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # where the stream's rest goes
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # for the rest of the stream
         return False
     return True
 
@@ -34,12 +34,12 @@ def say(words: str) -> bool:
 def open_standard_streams() -> None:
     """Give a process that was started without a standard stream `/dev/null` in its place.
 
-    Without one, its number goes to the next file that is opened: MLX takes a model that got number 0 for one that
-    could not be opened, and what a library prints would be written into a file that got number 1 or 2.
+    Otherwise the next opened file gets the stream's number. MLX treats a model file with number 0 as one that could not
+    be opened, and a library's prints would be written into a file with number 1 or 2.
     """
     for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free, which is this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
             setattr(sys, name, os.fdopen(descriptor, "r" if name == "stdin" else "w", closefd=False))

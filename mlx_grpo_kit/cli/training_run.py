@@ -1,4 +1,4 @@
-"""The `train` command: start or resume a run in a folder, stop it well, and say what came of it."""
+"""The `train` command: start or resume a run in a folder, stop it in order, and report the result."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from mlx_grpo_kit.tasks.calls import held_out_problems
 
 
 def train(options: argparse.Namespace, args: Mapping[str, Any]) -> int:
-    """Run the command; returns the exit status.
+    """Run the command and return the exit status.
 
     `options` has output, model, task, max_steps, save_every, eval_every, eval_problems, log_completions, processes
-    (None where not given), resume and overwrite; `args` are the fields of GRPOConfig that were given. Raises
-    ValueError, TypeError or OSError for bad input, before anything is written, and RunFailedError.
+    (None if not given), resume and overwrite; `args` are the given fields of GRPOConfig. Raises ValueError, TypeError
+    or OSError for bad input, before anything is written, and RunFailedError.
 
-    Every process makes the same calls that wait for the others. The first one also writes and talks; the others end
-    with status 0 if they fail as the first does, which reports it.
+    Every process makes the same calls that wait for the others. Only the first one writes and prints. If the others
+    fail with the same error they end with status 0, because the first reports it.
     """
     world = World.join()
     if options.processes:
@@ -64,12 +64,15 @@ def train(options: argparse.Namespace, args: Mapping[str, Any]) -> int:
             return 128 + signal.SIGINT
         except ProcessLostError as error:
             if options.processes or not is_first:
-                return LOST  # the process that started the others knows which one it was, and says so
+                return LOST  # the parent process knows which one it was, and reports it
             raise RunFailedError(f"{error} {way_on(folder, None, folder.is_open)}") from error
 
 
 def run_steps(trainer: GRPOTrainer, settings: RunSettings, stop: StopSignal, report: Report | NoReport) -> None:
-    """Train until the last step or until told to stop, in every process alike: `evaluate`, `train` and `came` wait."""
+    """Train until the last step or a stop signal.
+
+    All processes do the same: `evaluate`, `train` and `came` wait for them.
+    """
     before = None
     if trainer.step == 0:
         report.measuring()
@@ -82,7 +85,7 @@ def run_steps(trainer: GRPOTrainer, settings: RunSettings, stop: StopSignal, rep
         try:
             if settings.measures_after(step.step):
                 metrics |= trainer.evaluate(settings.eval_problems)
-        finally:  # the step is done, and a checkpoint counts on its line
+        finally:  # the step is done, and a checkpoint relies on its line
             report.write(step, metrics)
         report.done(step, metrics)
         if stop.came():

@@ -1,4 +1,4 @@
-"""Commands as they are typed: how to go on with a run, in the shell and the folder that the kit was called in."""
+"""Commands to type: how to continue a run, for the shell and the folder in which the kit was called."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def way_on(folder: RunFolder, processes: int | None, begun: bool) -> str:
     if not begun:
         return "Nothing was written."
     if not (checkpoints := folder.checkpoints()):
-        return f"There is no checkpoint in {folder.path} yet; --overwrite starts again."
+        return f"There is no checkpoint in {folder.path} yet; use --overwrite to start again."
     return f"Go on from {checkpoints[0].name}: {command_line(*train_on(folder, processes))}"
 
 
@@ -25,7 +25,7 @@ def train_on(folder: RunFolder, processes: int | None) -> list[object]:
 
 
 def command_line(*arguments: object) -> str:
-    """A command line that runs the kit with the Python or the script that runs it now."""
+    """A command line for the kit, with the same Python or script as now."""
     return " ".join(_word(str(argument)) for argument in [*PROGRAM, *arguments])
 
 
@@ -38,11 +38,11 @@ def _program() -> list[object]:
     return ["python" if shutil.which("python") == sys.executable else python, "-m", "mlx_grpo_kit"]
 
 
-PROGRAM = _program()  # found out here, because a task may change the current folder
+PROGRAM = _program()  # computed at import, because a task may change the current folder
 
 
 def _word(text: str) -> str:
-    """One argument as it is typed: on one line, with what cannot be seen spelled out as bash and zsh read it."""
+    """One argument as it is typed: on one line, with invisible characters escaped for bash and zsh."""
     if text.isprintable():
         return shlex.quote(text)
     known = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\t": "\\t", "\r": "\\r"}

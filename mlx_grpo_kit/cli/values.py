@@ -1,4 +1,4 @@
-"""Values of options, read from what was typed (argparse's `type`)."""
+"""Parsers of option values (argparse's `type`)."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def positive(text: str) -> float:
 
 
 def name(text: str) -> str:
-    """A text with something in it."""
+    """A text that is not empty."""
     if not text:
-        raise argparse.ArgumentTypeError("it is empty. Is a variable of the shell not set?")
+        raise argparse.ArgumentTypeError("it is empty. Is a shell variable not set?")
     return text
 
 
@@ -51,7 +51,7 @@ def count(text: str) -> int:
 
 
 def seed(text: str) -> int:
-    """A whole number of 64 bits, none of them a sign."""
+    """A whole number of 64 bits, without a sign."""
     value = whole_number(text)
     if not 0 <= value < 2**64:
         raise argparse.ArgumentTypeError(f"{value} is out of range; expected 0 to 2^64 - 1.")
@@ -59,12 +59,12 @@ def seed(text: str) -> int:
 
 
 def numbers(text: str) -> tuple[float, ...]:
-    """Finite numbers between commas."""
+    """Finite numbers separated by commas."""
     return tuple(number(each) for each in text.split(","))
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Words between commas."""
+    """Words separated by commas."""
     return tuple(text.split(","))
 
 
@@ -77,15 +77,15 @@ def amount(text: str) -> int | str:
     except ValueError:
         value = -1
     if value < 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no amount; expected a whole number of at least 0, or all.")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an amount; expected a whole number of at least 0, or all.")
     return value
 
 
 def named_value(text: str) -> tuple[str, Any]:
-    """A name and a value, which is JSON where it can be and else a text."""
+    """A name and a value, parsed as JSON if possible and otherwise a string."""
     name, equals, value = text.partition("=")
     if not (name.isidentifier() and equals):
-        raise argparse.ArgumentTypeError(f"{text!r} is no KEY=VALUE.")
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE.")
     try:
         return name, json.loads(value)
     except ValueError:
@@ -99,12 +99,12 @@ def json_object(text: str) -> dict[str, Any]:
     except ValueError:
         value = None
     if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f'{text!r} is no JSON object, such as {{"enable_thinking": false}}.')
+        raise argparse.ArgumentTypeError(f'{text!r} is not a JSON object, such as {{"enable_thinking": false}}.')
     return value
 
 
 def is_bfloat16(text: str) -> bool:
     """Read the name of a dtype as the setting that GRPOConfig calls bf16."""
     if text not in ("float32", "bfloat16"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no dtype to train in; expected float32 or bfloat16.")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a dtype for training; expected float32 or bfloat16.")
     return text == "bfloat16"

@@ -1,7 +1,7 @@
-"""The exercises of the notebooks: check an answer, open a hint, see a solution, look at how far you are.
+"""The exercises of the notebooks: check an answer, open a hint, see a solution, see your progress.
 
-Exercises are data: `chapters/chapter_01/exercises.py` holds those of notebook 01, and so on. A chapter is loaded
-when one of its exercises is asked for, so the first chapters need nothing that later ones use.
+Exercises are data: `chapters/chapter_01/exercises.py` holds those of notebook 01, and so on. A chapter is loaded when
+you use one of its exercises, so the first chapters do not need the packages of later ones.
 """
 
 from mlx_grpo_kit.course.desk import check, hint, my_code, solution, use

@@ -1,7 +1,7 @@
-"""Your own code, kept: the source of every answer that passed, so that other notebooks and later days can use it.
+"""A store of your own code: the source of every answer that passed, for other notebooks and later days.
 
-A file of yours beside the progress file has for each exercise the definitions that the answer is made of: its own, and
-those of helpers from the same notebook. Nothing else is ever executed when an answer is loaded.
+A file next to the progress file contains, for each exercise, the definitions of the answer and of its helpers from the
+same notebook. Nothing else is executed when an answer is loaded.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 
 from mlx_grpo_kit.files import read_file, write_file
 
-VERSIONS_KEPT = 5  # of an answer, the newest last
+VERSIONS_KEPT = 5  # per answer, newest last
 
 
 class NotKeptError(ValueError):
@@ -52,7 +52,7 @@ class Kept:
         file = f"<your answer to {id}>"
         linecache.cache[file] = (len(self.source), None, self.source.splitlines(keepends=True), file)
         module = types.ModuleType(f"your_answer_{id.replace('.', '_')}")
-        sys.modules[module.__name__] = module  # inspect and pickle look there
+        sys.modules[module.__name__] = module  # for inspect and pickle
         vars(module)["__file__"] = file
         exec(compile(self.source, file, "exec"), vars(module))
         return vars(module)[self.name]
@@ -76,7 +76,7 @@ def answers_file(folder: Path) -> Path:
 
 
 def read_answers(folder: Path) -> dict[str, list[Kept]]:
-    """Every answer that was kept, by exercise, the newest version last. A file that cannot be read counts as empty."""
+    """Every stored answer, by exercise, newest version last. A file that cannot be read counts as empty."""
     try:
         content = json.loads(read_file(answers_file(folder)))
         return {id: [Kept(**each) for each in versions] for id, versions in content.items() if versions}
@@ -87,7 +87,7 @@ def read_answers(folder: Path) -> dict[str, list[Kept]]:
 def source_of(answer: Any) -> tuple[str, str]:
     """(name, source) of an answer: a function or class with everything that it needs, or a plain value.
 
-    Raises NotKeptError where the source cannot be found, or needs a value of the notebook that is not plain.
+    Raises NotKeptError if the source cannot be found, or needs a value of the notebook that is not plain.
     """
     if not callable(answer):
         return "answer", f"answer = {_literal('answer', answer)}\n"
@@ -217,8 +217,8 @@ def _literal(name: str, value: Any) -> str:
 def as_one_file(answers: Mapping[str, Kept], titles: Mapping[str, str]) -> str:
     """All answers as one readable Python file: imports first, then exercise by exercise.
 
-    A helper that several exercises share is there once. Where two have different things under one name, the later
-    one's name ends in the number of its exercise.
+    A helper that several exercises share occurs once. If two exercises use one name for different things, the later
+    name gets the number of its exercise.
     """
     imports: dict[str, None] = {}
     parts: list[str] = []

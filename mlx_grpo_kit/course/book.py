@@ -2,8 +2,9 @@
 
     python -m mlx_grpo_kit.course.book [--output build/book] [--notebooks notebooks]
 
-Sphinx with MyST-NB, which Jupyter Book is made of, makes the pages; `pip install 'mlx_grpo_kit[book]'` brings them.
-The site needs no server and no network: open its index.html, or copy the folder to any web server.
+Sphinx with MyST-NB, on which Jupyter Book is built, makes the pages; install them with `pip install
+'mlx_grpo_kit[book]'`. The site needs no server and no network: open its index.html, or copy the folder to any web
+server.
 """
 
 from __future__ import annotations
@@ -51,7 +52,10 @@ GUIDES = [
         "cloud",
     )
 ]
-"""The guides in reading order. On GitHub they link notebooks as IN_REPOSITORY; in the book those are neighbours."""
+"""The guides in reading order.
+
+On GitHub they link notebooks as IN_REPOSITORY; in the book those are in the same folder.
+"""
 IN_REPOSITORY = "../../../notebooks/"
 IMAGES = sorted(Path(__file__).with_name("guides").glob("images/*.png"))
 SETTINGS = {
@@ -67,7 +71,7 @@ SETTINGS = {
         "show_toc_level": 2,
         "use_download_button": False,
         "show_navbar_depth": 1,
-        "navbar_persistent": [],  # one place to search is enough
+        "navbar_persistent": [],  # one search box is enough
         "home_page_in_toc": True,
     },
     "html_css_files": [STYLE.name],
@@ -87,14 +91,14 @@ SETTINGS = {
 
 
 def build(notebooks: Path, output: Path) -> list[str]:
-    """Write the site of all chapters in `notebooks` to the folder `output`; returns Sphinx's complaints.
+    """Write the site of all chapters in `notebooks` to the folder `output`; return Sphinx's warnings.
 
-    The site appears whole or not at all, and replaces an older one.
+    The site appears complete or not at all, and replaces an older one.
 
     Raises:
         ImportError: the book extra is not installed.
         FileNotFoundError: there are no notebooks.
-        FileExistsError: `output` holds a file that no earlier call wrote there.
+        FileExistsError: `output` contains a file that no earlier call wrote.
         ValueError: a file is not a notebook.
         OSError: `output` cannot be written.
     """
@@ -176,11 +180,11 @@ def front_page(parts: Mapping[str, Sequence[Chapter]], folder: Path, reference: 
 
 
 def _read(file: Path) -> nbformat.NotebookNode:
-    """A notebook. Raises ValueError for a file that is none."""
+    """Read a notebook. Raises ValueError for a file that is not one."""
     try:
         notebook = nbformat.reads(read_file(file).decode("utf-8"), as_version=4)
         nbformat.validate(notebook)
-    except Exception as error:  # the package raises whatever it stumbles over: AttributeError for a list, for example
+    except Exception as error:  # the package may raise anything, such as AttributeError for a list
         words = str(error).strip().partition("\n")[0]
         raise ValueError(f"{file.name} is not a Jupyter notebook ({words.rstrip('.'):.200}). Copy it again.") from error
     return notebook
@@ -194,7 +198,7 @@ def _goal(notebook: nbformat.NotebookNode) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Build the book and say where it is; returns the exit status."""
+    """Build the book, print its address, and return the exit status."""
     parser = argparse.ArgumentParser(description="The course as a web site, from its stored outputs.")
     parser.add_argument("--output", type=Path, default=Path("build/book"), metavar="DIR")
     parser.add_argument("--notebooks", type=Path, default=Path("notebooks"), metavar="DIR")

@@ -1,4 +1,4 @@
-"""The chapters that have exercises, and the exercises by number. A chapter is loaded when it is asked for."""
+"""The chapters that have exercises, and the exercises by number. A chapter is loaded on first use."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def exercises(chapter: str) -> list[Exercise]:
 
 
 def find(id: str) -> Exercise:
-    """The exercise "02.3". Raises LookupError when there is none, with those there are."""
+    """The exercise "02.3". Raises LookupError, which lists the existing ones, if there is none."""
     known = exercises(str(id).split(".")[0])
     for exercise in known:
         if exercise.id == id:

@@ -1,4 +1,4 @@
-"""Comparing what an answer gave with what was expected, and showing both in a message."""
+"""The comparison of an answer's result with the expected one, and the display of both in a message."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-RELATIVE, ABSOLUTE = 1e-6, 1e-9  # how near a number has to be
+RELATIVE, ABSOLUTE = 1e-6, 1e-9  # the tolerances for a number
 # In arrays of these: of the number itself, and of the largest number of its array (at least of 1), since what is left
 # of large numbers that cancel has their rounding error.
 COARSE = {"float32": (1e-4, 1e-5), "float16": (1e-2, 1e-2), "bfloat16": (5e-2, 5e-2)}
-DIGITS = 6  # of a number in a message, if they are enough
+DIGITS = 6  # per number in a message, if they are enough
 LONGEST_TEXT = 160  # of a value in a message
-LONGEST_ERROR = 2000  # of what an exception says
-MOST_NUMBERS = 12  # of an array; a larger one is told by its shape
-DEEPEST = 32  # lists in lists; MLX and NumPy crash or hang on a list that contains itself
-SHOWN_DEEP = 8  # lists in lists, in a message
+LONGEST_ERROR = 2000  # of an exception's message
+MOST_NUMBERS = 12  # per array; for a larger one the message gives its shape
+DEEPEST = 32  # nesting depth; MLX and NumPy crash or hang on a list that contains itself
+SHOWN_DEEP = 8  # nesting depth in a message
 
 
 class Told(str):
-    """A description of what an answer did: messages show it as it is, without quotes."""
+    """A description of an answer's behaviour, which messages show without quotes."""
 
     __repr__ = str.__str__
 
 
 class Spoiled:
-    """The `result` of an answer that also changed the numbers it was given. It is never right."""
+    """The `result` of an answer that also changed its input. It is never right."""
 
     def __init__(self, result: Any):
         self.result = result
@@ -112,7 +112,7 @@ def _may_have_shape(value: Any, shape: tuple[int, ...]) -> bool:
 
 
 def told_apart(got: Any, expected: Any) -> str:
-    """The result and the expected result: of several arrays the first wrong one, of a large one a wrong element."""
+    """The result and the expected result: for several arrays the first wrong one, for a large one a wrong element."""
     try:
         return _told_apart(got, expected)
     except KeyboardInterrupt:
@@ -194,7 +194,7 @@ def _has_too_few_digits(got: Any, expected: Any) -> bool:
 
 
 def evaluate(value: Any) -> None:
-    """Compute what MLX still owes of the arrays in `value`, so that an error in it is raised here.
+    """Evaluate MLX's lazy arrays in `value`, so that an error in them is raised here.
 
     Raises:
         EndlessError: `value` contains itself.
@@ -218,7 +218,7 @@ def lazy_arrays(value: Any) -> list[Any]:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     found: dict[int, Any] = {}
     level, seen = [value], {id(value)}
-    for part in level:  # which grows: a list that occurs a million times is looked at once
+    for part in level:  # which grows during the loop, so a list that occurs a million times is visited once
         kind = _container(type(part))
         if kind is not None:
             inner = dict.values(part) if kind is dict else kind.__iter__(part)
@@ -241,7 +241,7 @@ def refuse_endless(value: Any) -> None:
         for outer in level:
             kind = _container(type(outer))
             parts = () if kind is None else dict.values(outer) if kind is dict else [*kind.__iter__(outer)]
-            if any(map(_container, set(map(type, parts)))):  # a million numbers are passed over in one step
+            if any(map(_container, set(map(type, parts)))):  # skip a million numbers in one step
                 inner |= {id(part): part for part in parts if _container(type(part))}
         if not inner:
             return
@@ -254,7 +254,7 @@ def _container(kind: type) -> type | None:
 
 
 def as_numpy(value: Any) -> Any:
-    """An array of any library as NumPy's. MLX's bfloat16, which NumPy lacks, becomes float32."""
+    """Convert an array of any library to NumPy. MLX's bfloat16, which NumPy lacks, becomes float32."""
     import numpy as np
 
     if str(getattr(value, "dtype", "")) == "mlx.core.bfloat16":
@@ -263,15 +263,15 @@ def as_numpy(value: Any) -> Any:
 
 
 def _show_both(got: Any, expected: Any) -> list[str]:
-    """Both as they stand in a message, with as many digits as it takes to see that they differ."""
+    """Both values as text for a message, with enough digits to see the difference."""
     texts = [[show(value, digits) for value in (got, expected)] for digits in (DIGITS, 9, 12)]
     return next((text for text in texts if text[0] != text[1]), texts[0])
 
 
 def show(value: Any, digits: int = DIGITS, depth: int = SHOWN_DEEP) -> str:
-    """A value as it stands in a message. Never raises.
+    """A value as text for a message. Never raises.
 
-    Functions by name, numbers with few digits, arrays with their shape, long and deep things cut.
+    Functions are shown by name, numbers with few digits, arrays with their shape; long and deep values are shortened.
     """
     if depth == 0:
         return "..."
@@ -311,7 +311,7 @@ def _text(value: Any, digits: int, depth: int) -> str:
 
 
 def _joined(texts: Iterable[str]) -> str:
-    """The texts with commas between them, as many as a message has room for."""
+    """Texts separated by commas, as many as fit into a message."""
     room, shown = LONGEST_TEXT, []
     for text in texts:
         shown.append(text)

@@ -27,7 +27,7 @@ def code_lines(*modules: ModuleType) -> int:
 def measure(ways: Mapping[str, Callable[[], Any]], rounds: int = 4) -> dict[str, tuple[float, float]]:
     """(milliseconds, megabytes at the peak beyond what was there) of each way to compute something: the least of all.
 
-    The ways take turns, as a machine that is busy for a while would be unfair to one of them.
+    The ways take turns, because a machine that is busy for a while would otherwise slow down only one of them.
     """
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     for _ in range(rounds):

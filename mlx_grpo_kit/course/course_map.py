@@ -81,8 +81,10 @@ class _Drawing:
 
 
 def _line(start: float, end: float, rows: int) -> str:
-    """From a dot down to another: straight to the next one, around those between by an arc."""
-    out = LINE - (0 if rows == 1 else min(20 + 8 * rows, LINE / 0.75 - 12))  # a cubic goes out three quarters as far
+    """A line from a dot down to another: straight to the next one, or an arc around those in between."""
+    out = LINE - (
+        0 if rows == 1 else min(20 + 8 * rows, LINE / 0.75 - 12)
+    )  # a cubic curve reaches three quarters of this
     return (
         f'<path d="M{LINE} {start:g}C{out:g} {start:g} {out:g} {end:g} {LINE} {end:g}" fill="none" stroke="{EDGE}" '
         'stroke-width="2.5"/>'

@@ -1,4 +1,4 @@
-"""The functions that a reader calls: check, hint, solution, use, my_code. They answer a slip in words."""
+"""The functions that a reader calls: check, hint, solution, use, my_code. They explain a mistake in words."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _opened: dict[str, int] = {}  # exercise -> the last hint opened in this session
 
 
 def _displayed(ask: Callable[..., Note]) -> Callable[..., Note]:
-    """`ask`, whose note is displayed at once in a notebook, wherever in its cell the call stands."""
+    """Wrap `ask` so that a notebook displays its note at once, anywhere in a cell."""
 
     @functools.wraps(ask)
     def call(*arguments: Any, **named: Any) -> Note:
@@ -35,7 +35,7 @@ def _displayed(ask: Callable[..., Note]) -> Callable[..., Note]:
 
 @_displayed
 def check(id: str, answer: Any = None) -> Note:
-    """Say whether `answer` (a function, or a value where one is asked for) solves exercise `id`; if not, why not."""
+    """Check whether `answer` (a function, or a value if the exercise asks for one) solves exercise `id`."""
     try:
         exercise = find(id)
     except LookupError as error:
@@ -81,7 +81,7 @@ def use(id: str) -> Any:
     """Your answer to exercise `id` if it has passed, today or before, else the kit's solution. Prints which of the two.
 
     So the rest of a notebook runs whether you did the exercise or not. Results come in the kinds that the solution
-    returns, such as MLX's arrays, even where your answer returns lists. Raises LookupError for an unknown exercise.
+    returns, such as MLX's arrays, even if your answer returns lists. Raises LookupError for an unknown exercise.
     """
     exercise, chapter = find(id), str(id).partition(".")[0]
     kept = kept_answers().get(id)
@@ -103,8 +103,8 @@ def use(id: str) -> Any:
 def my_code(path: str | os.PathLike = "my_code.py") -> Path:
     """Write all your answers that have passed as one Python file, exercise by exercise, and return its path.
 
-    Raises ValueError where nothing has been kept yet, FileExistsError for a file that `my_code` did not write, and
-    OSError where it cannot be written.
+    Raises ValueError if there are no answers yet, FileExistsError for a file that `my_code` did not write, and OSError
+    if it cannot be written.
     """
     path = Path(path)
     newest = {id: versions[-1] for id, versions in kept_answers().items()}
@@ -121,11 +121,11 @@ class Note:
 
     def __init__(self, heading: str, text: str, look: str, code: str = ""):
         self.heading, self.look, self.code = heading, look, code
-        self.text = text.encode("utf-8", "backslashreplace").decode()  # half a surrogate pair cannot be displayed
-        self._cell: int | None = None  # the cell in which it is displayed already
+        self.text = text.encode("utf-8", "backslashreplace").decode()  # an unpaired surrogate cannot be displayed
+        self._cell: int | None = None  # the cell in which it was already displayed
 
     def shown(self) -> Note:
-        """Display the note now if this is a notebook. Where it ends its cell too, it is not displayed again there."""
+        """Display the note now if this is a notebook. At the end of its cell it is not displayed again."""
         cell = _running_cell()
         if cell is not None:
             self._ipython_display_()
@@ -161,7 +161,7 @@ class Note:
 
 
 def _running_cell() -> int | None:
-    """The number of the notebook's cell that runs now, None in a script or a terminal."""
+    """The number of the running cell of a notebook; None in a script or a terminal."""
     ipython = sys.modules.get("IPython")  # a script that has not imported IPython is not running in it
     shell = ipython.get_ipython() if ipython is not None else None
     return shell.execution_count if hasattr(shell, "kernel") else None
@@ -184,7 +184,7 @@ def paragraphs(text: str) -> str:
 
 
 def _markup(text: str) -> str:
-    """Escaped text in which `this` is code."""
+    """Escaped text, with `this` as code."""
     parts = escape(text).split("`")
     style = "font-family:var(--jp-code-font-family,monospace);white-space:pre-wrap"
     return "".join(

@@ -1,4 +1,4 @@
-"""Handwritten digits for chapters 07 and 08: scikit-learn's small ones, or MNIST from the reader's own files."""
+"""Handwritten digits for chapters 07 and 08: scikit-learn's small ones, or MNIST from your own files."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+
+from mlx_grpo_kit.runtime.extras import packages_for
 
 HELD_OUT = 360  # of scikit-learn's 1,797 images
 FILES = {
@@ -50,10 +52,11 @@ def load_digits(folder: str | Path | None = None, dtype: type[np.floating] = np.
         parts = _mnist(Path(folder).expanduser())
         source, brightest = f"MNIST in {Path(folder).name}", 255
     else:
-        from sklearn.datasets import load_digits as sklearn_digits
+        with packages_for("load_digits"):
+            from sklearn.datasets import load_digits as sklearn_digits
 
         images, labels = sklearn_digits(return_X_y=True)
-        order = np.random.default_rng(0).permutation(len(images))  # the file goes from writer to writer
+        order = np.random.default_rng(0).permutation(len(images))  # the file is ordered by writer
         images, labels = images.reshape(-1, 8, 8)[order], labels[order]
         parts = {
             "train_images": images[HELD_OUT:],

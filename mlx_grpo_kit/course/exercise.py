@@ -34,15 +34,15 @@ from mlx_grpo_kit.course.trial import (
     written_over,
 )
 
-MOST_ANSWERS = 1000  # numbers in an array that is given where a tuple is asked for
+MOST_ANSWERS = 1000  # the most numbers in an array that is accepted as a tuple
 DOES_NOTHING = {"RESUME", "NOP", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE", "POP_TOP", "COPY_FREE_VARS"}
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """A wrong answer that people give, and what to say to them.
+    """A common wrong answer, with a message for it.
 
-    An answer that gives what `wrong` gives in every case gets `message`, and is sent to hint number `hint`.
+    An answer with the same results as `wrong` in every case gets `message`, and a reference to hint number `hint`.
     """
 
     name: str
@@ -58,19 +58,20 @@ class Exercise:
     Attributes:
         id: chapter and number: "02.3".
         title: a few words.
-        prompt: what to do, in Markdown, as it stands in the notebook.
-        minutes: for somebody who meets the subject for the first time.
+        prompt: the task, in Markdown, as in the notebook.
+        minutes: the time for a reader who is new to the subject.
         difficulty: 1 to 3.
         solution: a function or class (its source is what `solution` shows), or a plain value where one is asked for.
-        hints: at least two, each saying more than the one before.
+        hints: at least two, each more detailed than the one before.
         cases: the arguments of each call the answer is tried with; a value needs none. The docstring of a function
-            among them is quoted in messages: "x * x". `drawn` makes some with a seed, beside those picked by hand.
-        mistakes: wrong answers with messages of their own; `slips` makes those that are edits of the solution.
+            among them is quoted in messages: "x * x". `drawn` makes some with a seed, in addition to those picked by
+                hand.
+        mistakes: wrong answers with their own messages; `slips` makes those that are edits of the solution.
         run: how a function is tried: (function, *arguments) -> something comparable. By default it is called.
-        explain: shown when it is passed, if there is more to see in it.
-        in_place: whether the answer is asked to change what it is given. Otherwise an answer that does so is told.
+        explain: a text that is shown after a pass, if there is more to see.
+        in_place: True if the answer must change its input. Otherwise an answer that does so gets a message.
         work: how many times the solution's work an answer may take in each case, counted in Python's own steps; for
-            exercises that forbid brute force. None: as much as it likes.
+            exercises that forbid brute force. None means no limit.
     """
 
     id: str
@@ -95,7 +96,7 @@ class Exercise:
         return f"Exercise {self.id} · {self.title} ({self.minutes} min, {dots})"
 
     def examine(self, answer: Any) -> Result:
-        """Judge `answer`. Whatever the answer does, only KeyboardInterrupt is raised, so that you can stop a loop."""
+        """Judge `answer`. It may do anything; only KeyboardInterrupt is raised, so that you can stop a loop."""
         try:
             return self._examine(answer)
         except KeyboardInterrupt:
@@ -171,8 +172,8 @@ class Exercise:
     def _find_mistake(self, results: Sequence[Any]) -> Mistake | None:
         """The mistake that gives these results.
 
-        An exception counts by its kind; where nothing but exceptions came, it has to speak of the same thing too. Of
-        several mistakes that fit, the first with the fewest other words.
+        Exceptions are compared by type; if there are only exceptions, their messages must be similar too. If several
+        mistakes match, it is the first with the fewest other words.
         """
         found, fewest = None, math.inf
         nothing_else = all(isinstance(got, BaseException) for got in results)
@@ -189,7 +190,7 @@ class Exercise:
         return found
 
     def _known_result(self, function: Callable[..., Any], number: int) -> Any:
-        """`try_out` of the solution or of a mistake on a case by its number. It is tried once, however many answers."""
+        """`try_out` of the solution or of a mistake on a case by its number. The result is cached for all answers."""
         key = id(function), number
         if key not in self._known:
             self._known[key] = self.try_out(function, self.cases[number])
@@ -198,7 +199,7 @@ class Exercise:
     def try_out(self, function: Callable[..., Any], case: tuple, returned: list[tuple] | None = None) -> Any:
         """The result of `function` for `case`, the exception that it raises, or words for a forbidden act.
 
-        The case itself stays as it is. `returned`, if there is one, grows by what each call gave (see `written_over`).
+        The case itself is not changed. `returned`, if given, gets the results of each call (see `written_over`).
         """
         changes: list[str] = []
         calls = [] if returned is None else returned
@@ -233,7 +234,7 @@ class Exercise:
             happened = f"returned None, expected {show(expected)}.{' Is there a `return`?' if never_returns else ''}"
         else:
             happened = f"gave {told_apart(got, expected)}."
-        # A case may hold functions, which the reader has not seen: their docstrings say what they are.
+        # A case may contain functions that the reader has not seen: their docstrings describe them.
         strangers = [f" Here `{show(each)}` is `{each.__doc__}`." for each in case if callable(each) and each.__doc__]
         return f"{call} {happened}{''.join(strangers)}"
 

@@ -1,4 +1,4 @@
-"""Formulas of the book as MathML, which browsers draw by themselves: no script, no font, no network."""
+"""Formulas of the book as MathML, which browsers render without scripts, fonts or network."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def _visit_block(writer: Any, node: nodes.math_block) -> None:
 
 
 def mathml(latex: str, display: str) -> str:
-    """A formula as a `<math>` element that keeps its LaTeX for those who copy it or cannot see it.
+    """A formula as a `<math>` element with its LaTeX for copying and for screen readers.
 
-    `display` is "inline" or "block". Raises latex2mathml's errors for what is no LaTeX.
+    `display` is "inline" or "block". Raises latex2mathml's errors for invalid LaTeX.
     """
     from html import escape
 

@@ -1,4 +1,4 @@
-"""Right results in another kind of array or list, converted to the kind that later cells need."""
+"""The conversion of right results in another kind of array or list to the kind that later cells need."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mlx_grpo_kit.course.exercise import Exercise
 def as_the_solution_returns(exercise: Exercise, answer: Callable[..., Any]) -> Callable[..., Any]:
     """`answer`, whose results come in the kinds that the exercise's solution returns: MLX's arrays, lists, numbers ...
 
-    The solution is run on the first case when the answer is first called. A class stays as it is.
+    The solution is run on the first case when the answer is first called. A class is returned unchanged.
     """
     if not inspect.isroutine(answer):
         return answer
@@ -48,7 +48,7 @@ def example_of(id: str) -> Any:
 
 
 def in_kind_of(example: Any, result: Any) -> Any:
-    """`result` in the kinds of `example`, part by part. What has no such kind stays as it is."""
+    """`result` in the kinds of `example`, part by part. Parts without such a kind are unchanged."""
     if type(result) is type(example) and not isinstance(example, list | tuple | dict):
         return result
     is_array = shape_of(result) is not None
@@ -88,7 +88,7 @@ def _to_mlx(result: Any, example: Any) -> Any:
     if isinstance(result, mx.array):
         return result
     if isinstance(result, list | tuple) and any(isinstance(each, mx.array) for each in result):
-        return mx.stack([_to_mlx(each, example) for each in result])  # numbers that have a gradient keep it
+        return mx.stack([_to_mlx(each, example) for each in result])  # keeps the gradient of numbers that have one
     array = mx.array(as_numpy(result))
     floats = mx.issubdtype(array.dtype, mx.floating), mx.issubdtype(example.dtype, mx.floating)
     return array.astype(example.dtype) if floats == (True, True) else array

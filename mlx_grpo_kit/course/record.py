@@ -1,4 +1,4 @@
-"""The exercises that are passed: kept in a file of the reader's, shown for a chapter or for the whole course."""
+"""The passed exercises: stored in a file, and shown for a chapter or for the whole course."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def kept_answers() -> dict[str, list[Kept]]:
 
 
 def record(id: str, answer: Any) -> str:
-    """Remember that `answer` passed, and its source. Where no file can be read or written, for this session only.
+    """Store that `answer` passed, and its source; only for this session if no file can be read or written.
 
     Returns a sentence for the reader if the source cannot be kept, or if the file of passed exercises was damaged. The
-    damaged file is kept beside the new one.
+    damaged file is kept next to the new one.
     """
     return " ".join(filter(None, [_record_id(id, answer), _keep_source(id, answer)]))
 
@@ -111,7 +111,7 @@ class Progress:
 
     def __init__(self, chapter: str | None = None):
         done = passed()
-        self.rows: list[tuple[str, int, int, str]] = []  # what, passed, of how many, title
+        self.rows: list[tuple[str, int, int, str]] = []  # name, passed, total, title
         if chapter is None:
             for one in COURSE:
                 own = exercises(one.number) if one.number in chapters() else []

@@ -1,7 +1,7 @@
 """The book's reference: a page per package with the signature and the docstring of every public name.
 
 The pages are Markdown, as the docstrings are, with the directives of Sphinx's Python domain. Griffe reads the source
-and imports nothing, so no framework has to be installed.
+without importing it, so no framework needs to be installed.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ CHAPTERS = {
 
 
 SPECIAL = r"(`[^`]*`)|(https?://[^\s)`>,;]*[^\s)`>,;.:])|([<*_\\])"
-"""In a docstring: code, a link, and a character that would mean something in Markdown."""
+"""In a docstring: code, a link, or a character with a meaning in Markdown."""
 
 
 def write_reference(folder: Path) -> list[str]:
@@ -106,7 +106,7 @@ def write_reference(folder: Path) -> list[str]:
 
 def public(module) -> Iterator:
     """Yield the public objects of a module: those of `__all__`, or all documented ones if there is none."""
-    if "_HOMES" in module.members:  # loaded when they are asked for
+    if "_HOMES" in module.members:  # loaded on first use
         for name, home in ast.literal_eval(str(module.members["_HOMES"].value)).items():
             path = home.removeprefix(f"{PACKAGE.name}.") if "." in home else f"{module.name}.{home}"
             found = module.package[f"{path}.{name}"]
@@ -114,7 +114,7 @@ def public(module) -> Iterator:
         return
     names = {str(name) for name in module.exports or ()}
     for name, member in module.members.items():
-        if member.is_alias:  # of the package tensor, all that it imports from its own files
+        if member.is_alias:  # for the package tensor, everything that it imports from its own files
             is_public = module.is_init_module and member.target_path.startswith(module.path)
         else:
             is_public = member.has_docstring and not member.is_module

@@ -1,4 +1,4 @@
-"""Mistakes that are the solution with a line or two changed, as most mistakes are."""
+"""Mistakes that differ from the solution in a line or two, like most mistakes."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def slips(solution: Callable[..., Any], *edits: Slip) -> tuple[Mistake, ...]:
     """Mistakes made by editing a solution's source.
 
     Args:
-        solution: a function or a class, as an Exercise has it.
-        edits: what to change for each.
+        solution: a function or a class, as in an Exercise.
+        edits: the changes of each mistake.
 
-    Raises ValueError where `edited` does, and for a slip without a diff.
+    Raises ValueError like `edited`, and for a slip without a diff.
     """
     for each in edits:
         if not each.diff:
@@ -54,7 +54,7 @@ def edited(solution: Callable[..., Any], *diff: str) -> Callable[..., Any]:
     Args:
         solution: a function or a class.
         diff: lines in the order of the source. "- " deletes a line, "+ " adds one after the line before it, and two
-            spaces keep a line, which shows the place of the others. Old lines without an added line between them are
+            spaces keep a line, which shows the position of the others. Old lines without an added line between them are
             next to each other in the source, and indentation counts from the first of them.
 
     Raises ValueError for a diff that does not fit the source, fits it in several places, or changes nothing.
@@ -63,7 +63,7 @@ def edited(solution: Callable[..., Any], *diff: str) -> Callable[..., Any]:
 
     @functools.cache
     def compiled() -> Callable[..., Any]:
-        # A space of its own, so that a recursive solution calls its edited self.
+        # A separate namespace, so that a recursive solution calls its edited self.
         space = dict(vars(sys.modules[solution.__module__]))
         exec(compile(source, f"<{solution.__name__}, edited>", "exec"), space)
         return space[solution.__name__]
@@ -102,7 +102,7 @@ def patched(solution: Callable[..., Any], *diff: str) -> str:
 
 
 def _places(name: str, lines: Sequence[str], olds: Sequence[Sequence[str]]) -> list[int]:
-    """The place of each block of old lines, where they fit in one way only."""
+    """The position of each block of old lines, if it is unique."""
     fits = [[place for place in range(len(lines)) if _fits(lines[place:], old)] for old in olds]
     stripped = {line.strip() for line in lines}
     for old in itertools.compress(olds, (not places for places in fits)):

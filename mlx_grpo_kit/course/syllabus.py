@@ -1,6 +1,6 @@
-"""The course as a whole: its parts and chapters, what builds on what, and how long each takes.
+"""The course as a whole: its parts and chapters, their dependencies, and the time for each.
 
-Every notebook says the same of itself in its first cell; tests/course/test_syllabus.py compares.
+Every notebook repeats this in its first cell; tests/course/test_syllabus.py compares the two.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ class Chapter:
 
     Attributes:
         file: its name in notebooks/, without .ipynb.
-        title: as it stands above it, without what follows a colon.
-        minutes: to read, with the exercises.
-        needs: the numbers of the chapters that it builds on, without those that these build on themselves.
+        title: its heading, without the part after a colon.
+        minutes: the reading time, including exercises.
+        needs: the numbers of the chapters that it builds on, without indirect ones.
     """
 
     file: str

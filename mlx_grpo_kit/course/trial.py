@@ -1,4 +1,4 @@
-"""Trying an answer out: what it was given is watched, and where the exercise limits it, its work is counted."""
+"""Trials of an answer: its input is watched, and its work is counted if the exercise limits it."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class ReplacedError(Exception):
 
 
 class KeptModules:
-    """A context that puts back what was replaced in the modules that `check` itself computes with.
+    """A context that restores replaced functions in the modules that `check` itself computes with.
 
-    New names stay, because modules load parts of themselves late.
+    New names are kept, because modules load parts of themselves late.
 
     Raises:
         ReplacedError: something had been replaced.
@@ -51,7 +51,7 @@ class KeptModules:
 
 
 class OneProcess:
-    """A context that only the process which entered it leaves: a child that is forked inside ends there."""
+    """A context in which forked children end: only the process that entered it leaves it."""
 
     def __enter__(self) -> None:
         self._process = os.getpid()
@@ -80,14 +80,14 @@ def finite(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def watched(function: Callable[..., Any], changes: list[str], returned: list[tuple]) -> Callable[..., Any]:
-    """`function`, whose calls are looked at.
+    """`function`, with its calls observed.
 
-    It adds its name to `changes` at each call that leaves what it was given with other numbers. What it gives, where
-    that is a list or NumPy's array, goes into `returned` with a copy: see `written_over`.
+    Each call that changes its input adds the function's name to `changes`. A result that is a list or a NumPy array is
+    added to `returned` with a copy: see `written_over`.
     """
-    if not inspect.isroutine(function):  # a class: what its objects do to each other is its own affair
+    if not inspect.isroutine(function):  # a class: its objects may change each other
         return function
-    keep = returned.append  # and not the list: whoever compiles `call` would find arrays around it
+    keep = returned.append  # not the list itself: compiling `call` would find arrays around it
 
     @functools.wraps(function)
     def call(*arguments: Any, **named: Any) -> Any:
@@ -147,7 +147,7 @@ def count_work(call: Callable[[], Any], limit: float = float("inf")) -> tuple[An
     """Return the result of `call`, and the number of Python's own steps it took: one per instruction of its bytecode.
 
     NumPy's inner loops count as one step each, so the number tells a Python loop from a product of arrays, and it is
-    the same on every machine. Imports do not count: whether a module is loaded already is not the answer's merit.
+    the same on every machine. Imports do not count, because a module may already be loaded.
 
     Raises:
         TooMuchWorkError: more than `limit` steps were taken.
@@ -158,7 +158,7 @@ def count_work(call: Callable[[], Any], limit: float = float("inf")) -> tuple[An
         nonlocal steps, importing
         if importing is None and event == "call" and frame.f_code.co_filename.startswith("<frozen importlib"):
             importing = frame
-        if importing is not None:  # stopped halfway, a module would stay broken
+        if importing is not None:  # stopping halfway would leave a broken module
             if frame is not importing:
                 return None
             importing = None if event == "return" else importing

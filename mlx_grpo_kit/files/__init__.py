@@ -1,4 +1,4 @@
-"""Folders that are ours and appear whole or not at all, and files that are read with care."""
+"""The kit's folders, which appear complete or not at all, and careful reading of files."""
 
 from mlx_grpo_kit.files.atomic import (
     clear_leftovers,

@@ -1,4 +1,4 @@
-"""Folders and files that appear whole or not at all."""
+"""Folders and files that appear complete or not at all."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from mlx_grpo_kit.files.manifest import MANIFEST, check_replaceable, remove_fold
 
 @contextmanager
 def replaced_folder(target: str | os.PathLike) -> Iterator[Path]:
-    """A new folder to write into, which takes the place of `target` once everything in it is listed and on disk.
+    """Yield a new folder to write into, which replaces `target` once everything in it is listed and on disk.
 
-    An exception or a crash before that leaves `target` as it was. Only a folder that is empty or all the kit's is ever
-    replaced. If several writers have the same target, the folder of the one that ends last stays.
+    An exception or a crash before that leaves `target` unchanged. Only a folder that is empty or contains only the
+    kit's files is ever replaced. If several writers have the same target, the last one to finish wins.
 
-    Raises ValueError for a name that is not UTF-8, FileExistsError when `target` is a file or has something in it that
-    the kit did not write, and OSError with the name of `target` when it cannot be written.
+    Raises ValueError for a name that is not UTF-8, FileExistsError if `target` is a file or contains anything that the
+    kit did not write, and OSError with the name of `target` if it cannot be written.
     """
     target = Path(target).resolve()
     _check_name(target)
@@ -39,7 +39,7 @@ def replaced_folder(target: str | os.PathLike) -> Iterator[Path]:
             _flush(path)
         try:
             while not _take_place(new, target, old):
-                if old.exists():  # and another writer has put its folder in the place: that one is replaced next
+                if old.exists():  # another writer has put its folder there: replace that one next
                     remove_folder(old)
         except BaseException:
             if old.exists() and not target.exists():
@@ -49,7 +49,7 @@ def replaced_folder(target: str | os.PathLike) -> Iterator[Path]:
 
 
 def _check_target(target: Path) -> None:
-    """`check_replaceable`; once more if another writer replaces the folder while it is looked at."""
+    """Call `check_replaceable`, and again if another writer replaces the folder during the check."""
     while True:
         before = _identity(target)
         try:
@@ -68,10 +68,10 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _take_place(new: Path, target: Path, old: Path) -> bool:
-    """Move `target` to `old` and `new` to `target`; False where another writer was there in between."""
-    with suppress(FileNotFoundError):  # there is none, or another writer has just moved it
+    """Move `target` to `old` and `new` to `target`; False if another writer interfered."""
+    with suppress(FileNotFoundError):  # it does not exist, or another writer has just moved it
         target.rename(old)
-        check_replaceable(old)  # again: something may have been put there since
+        check_replaceable(old)  # check again: something may have been put there since
     try:
         new.rename(target)
     except OSError as error:
@@ -82,10 +82,10 @@ def _take_place(new: Path, target: Path, old: Path) -> bool:
 
 
 def whole_folder(target: str | os.PathLike) -> Path:
-    """The folder to read what was written to `target` from: usually `target` itself.
+    """The folder that holds what was written to `target`: usually `target` itself.
 
-    A process that was killed between the two renames at the end of `replaced_folder` has left nothing there. Then it
-    is the new folder, which was whole by that time.
+    If a process was killed between the two renames at the end of `replaced_folder`, there is nothing at `target`. Then
+    the result is the new folder, which was already complete.
     """
     target = Path(target)
     _check_name(target)
@@ -97,7 +97,7 @@ def whole_folder(target: str | os.PathLike) -> Path:
 
 
 def clear_leftovers(parent: Path, name: str = "*") -> None:
-    """Finish what a killed process left at `whole_folder`'s one moment, and delete what others left unfinished."""
+    """Finish a replacement that was killed between its two renames, and delete unfinished scratch folders."""
     for scratch in _scratch_folders(parent, name):
         with locked(scratch) as is_free:
             if is_free:
@@ -108,7 +108,7 @@ def clear_leftovers(parent: Path, name: str = "*") -> None:
 
 
 def is_scratch(folder: Path) -> bool:
-    """True for a folder that a killed writer left, or that one at work uses; both look alike."""
+    """True for a scratch folder of a killed or of a running writer, which look alike."""
     if not folder.name.endswith(".tmp") or folder.is_symlink() or not folder.is_dir():
         return False
     try:
@@ -119,12 +119,12 @@ def is_scratch(folder: Path) -> bool:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[bool]:
-    """Yield True if this process now has the folder for itself until the end. A killed process gives it back too."""
+    """Lock a folder, and yield True on success. The lock of a killed process is released too."""
     descriptor = None
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        is_free = os.path.samestat(os.fstat(descriptor), os.stat(folder))  # else it was deleted in the meantime
+        is_free = os.path.samestat(os.fstat(descriptor), os.stat(folder))  # False if it was deleted in the meantime
     except (BlockingIOError, FileNotFoundError):
         is_free = False
     try:
@@ -135,11 +135,11 @@ def locked(folder: Path) -> Iterator[bool]:
 
 
 def write_file(file: Path, content: bytes) -> None:
-    """Write a file that appears whole or not at all. Raises OSError with its name."""
+    """Write a file that appears complete or not at all. Raises OSError with its name."""
     new = file.with_name(f".{file.name}.new")
     with naming(file):
         try:
-            new.unlink(missing_ok=True)  # what a killed process left, or a link, which is not followed
+            new.unlink(missing_ok=True)  # a killed process's file, or a link, which is not followed
             with new.open("xb") as opened:
                 opened.write(content)
             _flush(new)
@@ -152,9 +152,9 @@ def write_file(file: Path, content: bytes) -> None:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Give an OSError that names no file, as that of a full disk does, the name of what was to be written.
+    """Add the name of the file to an OSError without one, such as that of a full disk.
 
-    One with the name of a file that was only on its way there gets it too.
+    The name of a temporary file is replaced by it too.
     """
     try:
         yield
@@ -167,12 +167,12 @@ def naming(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _scratch_folder(target: Path) -> Iterator[Path]:
-    """A folder of this process's own beside `target`: on one disk, a folder is moved in one go."""
+    """Yield a scratch folder of this process next to `target`: on the same disk, a move is atomic."""
     while True:
         scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
         with locked(scratch) as is_free:
-            if is_free:  # else another writer has taken it for a leftover
-                (scratch / MANIFEST).touch()  # says whose it is
+            if is_free:  # otherwise another writer has treated it as a leftover
+                (scratch / MANIFEST).touch()  # marks it as the kit's
                 try:
                     yield scratch
                 finally:
@@ -184,12 +184,14 @@ def _check_name(path: Path) -> None:
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        raise ValueError(f"{str(path)!r} is not UTF-8, and MLX opens no other names. Give another folder.") from None
+        raise ValueError(
+            f"{str(path)!r} is not UTF-8, and MLX cannot open other names. Choose another folder."
+        ) from None
 
 
 def _discard(scratch: Path) -> None:
-    """Delete a scratch folder; an old folder in it only if it is all the kit's."""
-    with suppress(OSError):  # what cannot be deleted stays, under a name that the next writer looks for
+    """Delete a scratch folder, and an old folder in it only if it contains only the kit's files."""
+    with suppress(OSError):  # if it cannot be deleted, the next writer finds it by its name
         shutil.rmtree(scratch / "new", ignore_errors=True)
         if (scratch / "old").exists():
             remove_folder(scratch / "old")

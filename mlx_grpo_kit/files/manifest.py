@@ -1,10 +1,10 @@
-"""A folder that is ours: it has a list of the files that the kit wrote there, with their hashes.
+"""The manifest of a folder that the kit wrote: its files with their hashes.
 
     mlx_grpo_kit.json   {"files": {"config.json": "9f2c...", "model/mlx_grpo_kit.json": "07a1...", ...}}
 
-The kit may replace what is listed; anything else in the folder belongs to somebody, and stays. A file that is read is
-first compared with its hash. A folder inside may have a list of its own, which the outer one lists in place of its
-files. transformers and mlx-lm pass over the file.
+The kit may replace listed files; anything else in the folder belongs to the user, and is never touched. Before a file
+is read, its hash is checked. A folder inside may have its own manifest, which the outer one lists in place of its
+files. transformers and mlx-lm ignore the manifest.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pathlib import Path
 from mlx_grpo_kit.files.read import check_regular, read_json
 
 MANIFEST = "mlx_grpo_kit.json"
-IGNORED = (".DS_Store",)  # what a Mac leaves in a folder that somebody looked at
+IGNORED = (".DS_Store",)  # macOS writes this into folders that are opened in Finder
 
 
 def write_manifest(folder: Path) -> None:
-    """List the files in a folder and in the folders in it; of one that has a list already, that list alone."""
+    """Write the manifest of a folder and its subfolders; for a subfolder with a manifest, list only that manifest."""
     files = {name: sha256_of(folder / name) for name in _names(folder)}
     (folder / MANIFEST).write_text(json.dumps({"files": files}, indent=2) + "\n")
 
@@ -38,9 +38,9 @@ def _names(folder: Path) -> Iterator[str]:
 
 
 def read_manifest(folder: Path) -> dict[str, str] | None:
-    """The hash of each file that was saved in a folder, None where the kit has saved nothing.
+    """The hash of each file that the kit saved in a folder; None if it has saved nothing there.
 
-    Raises ValueError where the list cannot be read.
+    Raises ValueError if the manifest cannot be read.
     """
     if not os.path.lexists(folder / MANIFEST):
         return None
@@ -51,11 +51,11 @@ def read_manifest(folder: Path) -> dict[str, str] | None:
 
 
 def check_saved(folder: Path, names: Iterable[str]) -> None:
-    """Make sure that these files of a folder are what was saved there, or are not there and never were.
+    """Check that these files of a folder are unchanged since they were saved, or never existed.
 
-    In a folder without a list, a downloaded one for example, there is nothing to compare with.
+    A folder without a manifest, such as a downloaded model, is not checked.
 
-    Raises FileNotFoundError for a file that is lost, and ValueError for one that was changed or came later.
+    Raises FileNotFoundError for a missing file, and ValueError for one that was changed or added.
     """
     saved = read_manifest(folder)
     if saved is None:
@@ -72,7 +72,7 @@ def check_saved(folder: Path, names: Iterable[str]) -> None:
 
 
 def foreign(folder: Path) -> Iterator[str]:
-    """Yield the names in a folder that the kit did not write. A file that was changed since counts as the kit's."""
+    """Yield the names in a folder that the kit did not write. A file that was changed later counts as the kit's."""
     try:
         saved = read_manifest(folder)
     except ValueError:
@@ -94,28 +94,30 @@ def _unlisted(folder: Path, listed: Collection[str]) -> Iterator[str]:
 
 
 def check_replaceable(folder: Path) -> None:
-    """Raises FileExistsError unless a folder may be written here: a free name, an empty folder, or one all ours."""
+    """Raise FileExistsError unless `folder` is a new name, an empty folder, or a folder with only the kit's files."""
     if folder.is_symlink() or not folder.is_dir():
         if os.path.lexists(folder):
-            raise FileExistsError(f"{folder} is a file; expected a folder to write, or a free name.")
+            raise FileExistsError(f"{folder} is a file; expected a folder to write, or a new name.")
         return
     others = list(foreign(folder))
     if others:
         shown = ", ".join(others[:4]) + (f" and {len(others) - 4} more" if len(others) > 4 else "")
         raise FileExistsError(
-            f"{folder} holds {shown}, which the kit did not write there ({MANIFEST} lists what it did), so it is not "
-            "replaced. Give another folder, or move those files away first."
+            f"{folder} contains {shown}, which the kit did not write ({MANIFEST} lists its files), so it is not "
+            "replaced. Choose another folder, or move those files away first."
         )
 
 
 def remove_folder(folder: Path) -> None:
-    """Delete a folder that is all ours. Raises FileExistsError, and deletes nothing, where it is not."""
+    """Delete a folder with only the kit's files. Raises FileExistsError, and deletes nothing, if it contains others."""
     check_replaceable(folder)
     _delete(folder)
 
 
 def _delete(folder: Path) -> None:
-    for path in sorted(folder.iterdir(), key=lambda path: path.name == MANIFEST):  # the list last: a kill leaves ours
+    for path in sorted(
+        folder.iterdir(), key=lambda path: path.name == MANIFEST
+    ):  # delete the manifest last, so that after a kill the rest is still the kit's
         if path.is_dir():
             _delete(path)
         else:
@@ -124,7 +126,7 @@ def _delete(folder: Path) -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """The hash of a file's content. Raises ValueError for what is no regular file."""
+    """The hash of a file's content. Raises ValueError for anything but a regular file."""
     check_regular(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

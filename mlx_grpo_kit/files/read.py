@@ -1,4 +1,4 @@
-"""Reading files that somebody else may have cut off, changed, or put something else in the place of."""
+"""Safe reading of files that may have been truncated, changed, or replaced by something else."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import stat
 from pathlib import Path
 
 MAX_BYTES = 2**26
-"""What a file of settings may have: the largest that a Qwen3 folder holds is its tokenizer.json, with 2^23.5."""
+"""The limit for files of settings. The largest in a Qwen3 folder is tokenizer.json, with 2^23.5 bytes."""
 
 
 def check_regular(path: Path) -> os.stat_result:
-    """Return the `stat` of a file that can be read to its end; a link to one counts.
+    """Return the `stat` of a regular file, or of a link to one.
 
     Raises:
         FileNotFoundError: nothing is there.
@@ -32,7 +32,7 @@ def read_file(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
         ValueError: it is a folder, a pipe or a device, or it has more than `max_bytes` bytes.
     """
     check_regular(path)
-    # Between the check and here it may have become a pipe: without O_NONBLOCK that would wait for a writer.
+    # It may have become a pipe since the check: without O_NONBLOCK, opening it would wait for a writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     with open(descriptor, "rb") as file:
         _check_kind(path, os.fstat(descriptor))
@@ -63,7 +63,7 @@ def read_json(folder: Path, name: str) -> dict:
     except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, a number of 5000 digits, brackets without end
         raise ValueError(f"{path} is not valid JSON ({error}). It is cut off or corrupt; copy it again.") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{path} holds {type(content).__name__}; expected a JSON object.")
+        raise ValueError(f"{path} contains {type(content).__name__}; expected a JSON object.")
     return content
 
 
@@ -72,7 +72,7 @@ def no_model_folder(folder: Path) -> str:
     if str(folder) in ("tiny", "tiny-chat"):
         way_out = f'The kit\'s own model of this name is model_folder("{folder}"), from mlx_grpo_kit.grpo.recipe.'
     else:
-        way_out = on_the_hub(folder) or "Give a Hugging Face model folder, or `tiny` for the kit's own."
+        way_out = on_the_hub(folder) or "Pass a Hugging Face model folder, or `tiny` for the kit's own."
     return f"There is no folder {folder}. {way_out}"
 
 
@@ -84,14 +84,14 @@ def on_the_hub(folder: str | os.PathLike) -> str:
         return ""
     return (
         "Nothing is downloaded here. If this is a model on the Hugging Face Hub, get it with "
-        f"`hf download {name} --local-dir {model}`, and give that folder."
+        f"`hf download {name} --local-dir {model}`, and pass that folder."
     )
 
 
 def one_further_in(folder: Path, name: str) -> str:
-    """Words for who gave the folder around the one meant, such as a run's, whose model is its policy/; or none."""
+    """A hint if a subfolder is the model folder, such as policy/ in a run's folder; else an empty text."""
     found = sorted(folder.glob(f"*/{name}"))
-    return f" {found[0].parent} has one: give that folder." if found else ""
+    return f" {found[0].parent} has one: pass that folder." if found else ""
 
 
 def _check_kind(path: Path, found: os.stat_result) -> None:

@@ -13,7 +13,7 @@ TokenIds = Sequence[int]
 
 
 def pad(rows: Sequence[TokenIds], side: str, length: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of token ids -> (ids, mask), both int32 [B, length]: 0 where there is no token, `side` "left" or "right"."""
+    """Rows of token ids -> (ids, mask), both int32 [B, length]: 0 for padding on `side` ("left" or "right")."""
     length = max(map(len, rows)) if length is None else length
     ids = np.zeros((len(rows), length), np.int32)
     mask = np.zeros((len(rows), length), np.int32)
@@ -25,16 +25,16 @@ def pad(rows: Sequence[TokenIds], side: str, length: int | None = None) -> tuple
 
 
 def left_padded(prompts: Sequence[TokenIds]) -> tuple[mx.array, mx.array | None]:
-    """Prompts that all end in the last column: ids [B, P], and the attention mask [B, P], or None without padding."""
+    """Prompts padded on the left: int32 ids [B, P], and the attention mask [B, P], or None without padding."""
     ids, mask = pad(prompts, "left")
     return mx.array(ids), None if mask.all() else mx.array(mask)
 
 
 def fold_groups(prompts: Sequence[TokenIds]) -> tuple[list[TokenIds], int]:
-    """The different prompts and how often each comes in a row: [a, a, a, b, b, b] -> [a, b], 3.
+    """The distinct prompts and the size of their groups: [a, a, a, b, b, b] -> [a, b], 3.
 
-    GRPO samples a whole group from one prompt, so the prompt is computed once. Prompts that do not come in equal runs
-    stay as they are: [a, a, b] -> [a, a, b], 1.
+    GRPO samples a whole group from one prompt, so the prompt is computed once. Prompts in runs of unequal length are
+        returned unchanged: [a, a, b] -> [a, a, b], 1.
     """
     starts = [i for i, prompt in enumerate(prompts) if i == 0 or list(prompt) != list(prompts[i - 1])]
     times = len(prompts) // len(starts)
@@ -44,11 +44,11 @@ def fold_groups(prompts: Sequence[TokenIds]) -> tuple[list[TokenIds], int]:
 
 
 def check_prompts(config: Qwen3Config, prompts: Sequence[TokenIds], max_new_tokens: int) -> None:
-    """Refuse prompts that the model cannot continue.
+    """Raise an error for prompts that the model cannot continue.
 
     Raises:
         ValueError: there are no prompts, one is empty, has a token id outside the vocabulary, or is too long.
-        TypeError: what is given is no list of token ids, such as text.
+        TypeError: a prompt is not a list of token ids, but text, for example.
     """
     if len(prompts) == 0:
         raise ValueError("There are no prompts; expected a list of lists of token ids.")
@@ -68,14 +68,14 @@ def check_prompts(config: Qwen3Config, prompts: Sequence[TokenIds], max_new_toke
         check_tokens(config, prompt, f"prompts[{row}]")
         if len(prompt) + max_new_tokens > config.max_position_embeddings:
             raise ValueError(
-                f"prompts[{row}] has {len(prompt)} tokens, and with {max_new_tokens} more exceeds the model's "
-                f"{config.max_position_embeddings} positions (max_position_embeddings). Shorten the prompt, or "
-                "what may follow: max_new_tokens, in training max_completion_length (--max-completion-length)."
+                f"prompts[{row}] has {len(prompt)} tokens. With {max_new_tokens} more it exceeds the model's "
+                f"{config.max_position_embeddings} positions (max_position_embeddings). Shorten the prompt, or lower "
+                "max_new_tokens, in training max_completion_length (--max-completion-length)."
             )
 
 
 def check_completions(config: Qwen3Config, completions: Sequence[TokenIds]) -> None:
-    """Refuse completions without a token (ValueError) and tokens as `check_tokens` does."""
+    """Raise ValueError for an empty completion, and check tokens like `check_tokens`."""
     if len(completions) and _all_fit(config, completions):
         return
     for row, completion in enumerate(completions):
@@ -83,14 +83,14 @@ def check_completions(config: Qwen3Config, completions: Sequence[TokenIds]) -> N
 
 
 def check_completion(config: Qwen3Config, completion: TokenIds, name: str) -> None:
-    """Refuse a completion without a token (ValueError) and tokens as `check_tokens` does."""
+    """Raise ValueError for an empty completion, and check its tokens like `check_tokens`."""
     if len(completion) == 0:
-        raise ValueError(f"{name} is empty; expected at least one token, if only the end token.")
+        raise ValueError(f"{name} is empty; expected at least one token, which may be the end token.")
     check_tokens(config, completion, name)
 
 
 def _all_fit(config: Qwen3Config, rows: Sequence[TokenIds]) -> bool:
-    """True for lists of Python's whole numbers, none of them empty, and no number outside the vocabulary."""
+    """True for non-empty lists of Python ints inside the vocabulary."""
     if not all(isinstance(row, list) and row for row in rows):
         return False
     tokens = [token for row in rows for token in row]
@@ -98,14 +98,14 @@ def _all_fit(config: Qwen3Config, rows: Sequence[TokenIds]) -> bool:
 
 
 def check_tokens(config: Qwen3Config, tokens: TokenIds, name: str) -> None:
-    """Refuse a token id outside the vocabulary, which would silently read some other row's embedding.
+    """Raise an error for a token id outside the vocabulary, which would silently read another row's embedding.
 
     Raises:
-        ValueError: there is one, or `tokens` is no flat list of whole numbers.
+        ValueError: a token id is outside the vocabulary, or `tokens` is not a flat list of whole numbers.
     """
     ids = np.asarray(tokens)
     if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
         raise ValueError(f"{name} has dtype {ids.dtype} and shape {ids.shape}; expected a flat list of whole numbers.")
     if ids.min() < 0 or ids.max() >= config.vocab_size:
         wrong = ids[(ids < 0) | (ids >= config.vocab_size)][0]
-        raise ValueError(f"{name} holds token id {wrong}; expected 0 to {config.vocab_size - 1} (vocab_size).")
+        raise ValueError(f"{name} contains token id {wrong}; expected 0 to {config.vocab_size - 1} (vocab_size).")

@@ -1,4 +1,4 @@
-"""Batched generation: prompts in, completions with their log-probabilities out, token by token or whole."""
+"""Batched generation: prompts -> completions with their log-probabilities, token by token or all at once."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.runtime.fork import refuse_after_fork
 
 Stop = Callable[[Sequence[int]], bool]
-"""A row's tokens so far -> whether it ends with the last of them."""
+"""A function of a row's tokens so far that returns True if the row ends with the last of them."""
 
 Reply = Callable[[Mapping[int, list[int]]], Mapping[int, Sequence[int]]]
-"""Rows whose turn has ended, with their tokens so far -> the tokens that somebody else writes next, by row.
+"""A function of the rows whose turn has ended, {row: tokens so far}, that returns replies, {row: new tokens}.
 
-A row is the place of its prompt in `prompts`. Rows without a reply end, as do those whose reply has no room within
-`max_new_tokens`: it is dropped.
+A row is the index of its prompt in `prompts`. Rows without a reply end. Rows whose reply does not fit within
+`max_new_tokens` end too, and the reply is dropped.
 """
 
-BLOCK = 32  # positions the cache grows by: the past is copied once in 32 tokens, not with every token
-LEAVING = 16  # rows leave the batch in multiples of a sixteenth of it, so that few shapes are compiled
+BLOCK = 32  # the cache grows by this many positions, so the past is copied once per 32 tokens and not with every token
+LEAVING = 16  # rows leave the batch in multiples of 1/16 of it, so that few shapes are compiled
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,12 @@ class Rollout:
     """Generated completions, one entry per prompt.
 
     Attributes:
-        completions: token ids, the end token kept, with the replies of others in between.
-        logps: the log-probability of each of them under softmax(logits / temperature), before filters: what the
-            policy that is trained says, and so the `old_logps` of its loss. 0 for a reply's tokens.
-        entropies: the entropy of the distribution that each of them was drawn from, in nats, of the same softmax. 0 for
-            a reply's tokens.
-        finished: whether the completion ended by itself (an end token, or `stop`), rather than at max_new_tokens.
-        token_mask: True for each token that the model drew, False for those of a reply.
+        completions: token ids, including the end token and the replies between turns.
+        logps: the log-probability of each token under softmax(logits / temperature), before filters. This is the
+            trained policy's distribution, so these are the `old_logps` of its loss. 0 for a reply's tokens.
+        entropies: the entropy of the same softmax at each token, in nats. 0 for a reply's tokens.
+        finished: True if the completion ended by an end token or by `stop`, False if at max_new_tokens.
+        token_mask: True for each token that the model sampled, False for those of a reply.
     """
 
     completions: list[list[int]]
@@ -60,14 +59,14 @@ class Rollout:
 
 
 class TokenStep(NamedTuple):
-    """One token further in every row; numbers of rows that had ended before mean nothing.
+    """One decoding step of every row. Rows that had ended before hold arbitrary values.
 
     Attributes:
         tokens: int32 [B].
         logps: float32 [B], as in `Rollout`.
         entropies: float32 [B].
-        ended: bool [B], whether the row's completion ended with this token or before it.
-        drawn: bool [B], False where the token is from a reply.
+        ended: bool [B], True if the row's completion ended with this token or before it.
+        drawn: bool [B], False if the token is from a reply.
     """
 
     tokens: np.ndarray
@@ -93,22 +92,23 @@ def generate(
 ) -> Rollout:
     """Continue every prompt until one of `eos_token_ids`, until `stop`, or for `sampling.max_new_tokens` tokens.
 
-    Prompts may differ in length. Equal prompts that stand next to each other in groups of one size, as GRPO's do, are
-    read once. The same seed and arguments give the same rollout on the same machine. `stop` gets a row's tokens so far
-    after each token; those it ended on are part of the completion (`stop_at` makes one of strings).
+    Prompts may differ in length. Equal adjacent prompts in groups of one size, as in GRPO, are computed once per group.
+    The same seed and arguments give the same rollout on the same machine. `stop` gets a row's tokens so far after each
+    token; the tokens on which it ends stay in the completion. (`stop_at` makes a `stop` from strings.)
 
-    With `reply` a completion has several turns. Where a row's turn ends, by an end token or by `stop`, `reply` may give
-    the tokens that somebody else writes next, such as the result of a tool; after them the model goes on. Nothing is
-    computed twice: those tokens pass through the model one by one like drawn ones, while other rows draw theirs.
+    With `reply` a completion has several turns. When a row's turn ends, by an end token or by `stop`, `reply` may
+    return tokens to append, such as the result of a tool; then the model continues. Nothing is computed twice: appended
+    tokens pass through the model one by one like sampled ones, while other rows sample theirs.
 
-    A large batch may be generated in pieces: `prompts` are then the rows of a batch of `num_rows` from `first_row` on,
-    and each draws what it would have drawn in the whole batch. `completion_batch_size` (mlx-lm's name) has that done
-    here, with at most so many rows at once and a key-value cache for no more; logits may differ by rounding.
+    A large batch may be generated in pieces: then `prompts` are the rows of a batch of `num_rows` from `first_row` on,
+        and each row uses the random numbers that it would have in the whole batch. `completion_batch_size` (mlx-lm's
+        name) does this for you, with at most that many rows at once and a key-value cache for those; logits may differ
+        by rounding.
 
     Raises:
         ValueError: no prompts, an empty one, token ids outside the vocabulary, an end token outside it, more tokens
-            than the model has positions, a seed that has no 64 bits, or rows that are none of the batch of `num_rows`.
-        TypeError: what is no list of token ids, such as text; a `stop` or `reply` that is no function.
+            than the model has positions, a seed outside of 0 to 2^64 - 1, or rows outside the batch of `num_rows`.
+        TypeError: a prompt that is not a list of token ids, such as text; a `stop` or `reply` that is not a function.
     """
     if num_rows is None:
         num_rows = len(prompts)
@@ -170,9 +170,10 @@ def generate_tokens(
     first_row: int = 0,
     num_rows: int | None = None,
 ) -> Iterator[TokenStep]:
-    """Do what `generate` does as an iterator that yields after every token, to show or steer the generation.
+    """Generate like `generate`, but yield after every token, to show or steer the generation.
 
-    It ends when every row has; whoever has seen enough leaves the loop. Arguments and errors are those of `generate`.
+    The iterator ends when every row has ended; leave the loop to stop earlier. Arguments and errors are those of
+    `generate`.
     """
     refuse_after_fork()
     sampling = sampling or SamplingConfig()
@@ -180,7 +181,7 @@ def generate_tokens(
     ends = _checked_ends(config, eos_token_ids)
     if stop is not None and not callable(stop):
         raise TypeError(
-            f"stop is {stop!r}; expected a function of a row's tokens. stop_at(tokenizer.decode, [...]) makes one of "
+            f"stop is {stop!r}; expected a function of a row's tokens. stop_at(tokenizer.decode, [...]) makes one from "
             "strings."
         )
     if reply is not None and not callable(reply):
@@ -191,9 +192,12 @@ def generate_tokens(
     num_rows = len(prompts) if num_rows is None else num_rows
     for name, number in (("first_row", first_row), ("num_rows", num_rows)):
         check_whole(name, number)
-    if not 0 <= first_row <= num_rows - len(prompts):  # keys that are missing would be broadcast: equal draws
+    if (
+        not 0 <= first_row <= num_rows - len(prompts)
+    ):  # missing keys would be broadcast, so rows would get equal random numbers
         raise ValueError(
-            f"first_row is {first_row}; {len(prompts)} prompts from there on are no rows of a batch of {num_rows}."
+            f"first_row is {first_row}; {len(prompts)} prompts from there on do not fit into a batch of {num_rows} "
+            "rows."
         )
     turns = _Turns(config, len(prompts), ends, stop, reply, sampling.max_new_tokens)
     return _token_steps(config, dict(params), prompts, sampling, turns, seed, first_row, num_rows)
@@ -221,7 +225,7 @@ def _token_steps(
 ) -> Iterator[TokenStep]:
     unique_prompts, group_size = fold_groups(prompts)
     prompt_ids, attention_mask = left_padded(unique_prompts)
-    # A key for every row: what it draws does not depend on the rows beside it.
+    # Every row has its own key, so its random numbers do not depend on the other rows.
     row_keys = mx.random.split(mx.random.key(seed), num_rows)[first_row : first_row + len(prompts)]
 
     cache = KVCache(config.num_hidden_layers)
@@ -232,16 +236,16 @@ def _token_steps(
         attention_mask = mx.repeat(attention_mask, group_size, axis=0)
 
     decode = _decode_step(config, sampling)
-    rows = np.arange(len(prompts))  # those that are still in the batch
+    rows = np.arange(len(prompts))  # rows that are still in the batch
     drawn = _draw(sampling, logits, row_keys, mx.array(0))
     for step in range(1, sampling.max_new_tokens + 1):
         current = turns.with_replies(rows, drawn)
         if step < sampling.max_new_tokens:
-            # The next token is under way while this one is looked at: wasted if every row ends here.
+            # The next token is computed while this one is examined; that is wasted if every row ends here.
             tokens = current[0]
             if cache.length == cache.capacity:
                 kept = turns.kept(rows)
-                if len(kept) < len(rows):  # the cache is copied anyway, and rows that have ended stay behind
+                if len(kept) < len(rows):  # the cache is copied anyway, so drop rows that have ended
                     rows, these = rows[kept], mx.array(kept)
                     cache, row_keys, tokens = cache.rows(these), row_keys[these], tokens[these]
                     attention_mask = None if attention_mask is None else attention_mask[these]
@@ -265,13 +269,13 @@ class _Turns:
     ):
         self.config, self.ends, self.stop, self.reply, self.room = config, ends, stop, reply, room
         self.ended = np.zeros(num_rows, bool)
-        self.rows = np.arange(num_rows)  # of the tokens that are looked at next
+        self.rows = np.arange(num_rows)  # the rows of the tokens that are examined next
         self.so_far: list[list[int]] = [[] for _ in range(num_rows)]
         self.waiting: dict[int, list[int]] = {}  # tokens of replies that have not passed through the model yet
         self.replied = np.zeros(num_rows, bool)
 
     def with_replies(self, rows: np.ndarray, drawn: Sequence[mx.array]) -> Sequence[mx.array]:
-        """The tokens drawn for these rows; where a reply is waiting, its next token instead."""
+        """The tokens sampled for these rows, or the next token of a waiting reply."""
         self.rows, self.replied = rows, np.isin(rows, [*self.waiting])
         if not self.waiting:
             return drawn
@@ -280,7 +284,7 @@ class _Turns:
         return mx.where(mx.array(self.replied), mx.array(given), drawn[0]), *drawn[1:]
 
     def look(self, tokens: mx.array, logps: mx.array, entropies: mx.array) -> TokenStep:
-        """Take in a token of each row that is in the batch; the step of all rows."""
+        """Record one token of each row in the batch, and return the step of all rows."""
         found = TokenStep(*(np.zeros(len(self.ended), kind) for kind in (np.int32, np.float32, np.float32, bool, bool)))
         found.tokens[self.rows] = np.array(tokens)
         found.logps[self.rows] = np.where(self.replied, 0, np.array(logps))
@@ -298,10 +302,10 @@ class _Turns:
         return found._replace(ended=self.ended)
 
     def _replies(self, rows: list[int]) -> list[int]:
-        """Ask for the replies to these rows; those that go on with one."""
+        """Ask for replies to these rows, and return the rows that continue with one."""
         replies = self.reply({row: [*self.so_far[row]] for row in rows})
         if unknown := sorted(set(replies) - {*rows}):
-            raise ValueError(f"reply returned tokens for row {unknown[0]}; the turns that ended are of rows {rows}.")
+            raise ValueError(f"reply returned tokens for row {unknown[0]}; the turns that ended belong to rows {rows}.")
         for row, ids in replies.items():
             check_completion(self.config, ids, f"the reply to row {row}")
             if len(self.so_far[row]) + len(ids) <= self.room:
@@ -309,7 +313,7 @@ class _Turns:
         return [row for row in rows if row in self.waiting]
 
     def kept(self, rows: np.ndarray) -> np.ndarray:
-        """The places of the rows that stay in the batch: those that go on, and ended ones up to a round number."""
+        """The indices of the rows that stay in the batch: those that continue, and ended ones up to a round number."""
         step = max(len(self.ended) // LEAVING, 1)
         going_on = ~self.ended[rows]
         count = min(-(-going_on.sum() // step) * step, len(rows))
@@ -318,7 +322,7 @@ class _Turns:
 
 @lru_cache(maxsize=16)
 def _decode_step(config: Qwen3Config, sampling: SamplingConfig) -> Callable:
-    """One token further, compiled: the position is an array, so one graph serves every step of a block."""
+    """A compiled decoding step. The position is an array, so one graph works for every step of a block."""
 
     @mx.compile
     def decode(params, keys, values, length, attention_mask, tokens, row_keys, step):
@@ -333,8 +337,9 @@ def _decode_step(config: Qwen3Config, sampling: SamplingConfig) -> Callable:
 def _draw(
     sampling: SamplingConfig, logits: mx.array, row_keys: mx.array, step: mx.array
 ) -> tuple[mx.array, mx.array, mx.array]:
-    """For each row of [B, V] a token drawn with the row's key for this step, its log-probability, and the entropy."""
-    # A key is two random numbers, and any other key draws other numbers: the row's key moved on by the step will do.
+    """Sample a token per row of [B, V] with the row's key; return tokens, log-probabilities and entropies, [B] each."""
+    # A key is two numbers, and every other key gives other random numbers, so adding the step to the row's key gives a
+    # fresh key.
     uniform = mx.vmap(lambda key: mx.random.uniform(key=key))(row_keys + step.astype(mx.uint32))
     kept = filtered(logits, sampling.top_p, sampling.top_k, sampling.min_p)
     tokens = draw(kept, sampling.temperature, uniform).astype(mx.int32)
@@ -342,22 +347,22 @@ def _draw(
 
 
 def stop_at(decode: Callable[[list[int]], str], strings: Collection[str]) -> Stop:
-    """A `stop` for `generate`: a row ends as soon as its text holds one of `strings`, which stays in it.
+    """Return a `stop` for `generate` that ends a row as soon as its text contains one of `strings`, which stays in it.
 
     Args:
-        decode: token ids -> text, a tokenizer's. For stop strings such as `<|im_start|>` it has to write out special
+        decode: token ids -> text, from a tokenizer. For stop strings such as `<|im_start|>` it must keep special
             tokens: `partial(tokenizer.decode, skip_special_tokens=False)`.
-        strings: at least one, none of them empty.
+        strings: at least one non-empty string.
 
     Raises:
-        ValueError: `strings` is nothing of the kind.
-        TypeError: `decode` is no function: a tokenizer, say, where its `decode` is meant.
+        ValueError: `strings` is anything else.
+        TypeError: `decode` is not a function, but a tokenizer, for example.
     """
     if not callable(decode):
-        raise TypeError(f"decode is a {type(decode).__name__}; expected a function, a tokenizer's decode.")
+        raise TypeError(f"decode is a {type(decode).__name__}; expected a function, such as tokenizer.decode.")
     is_list = isinstance(strings, Collection) and not isinstance(strings, str)
     if not is_list or not strings or not all(isinstance(each, str) and each for each in strings):
-        raise ValueError(f"stop strings are {strings!r}; expected a list of strings that are not empty.")
-    # A character is at most four tokens, of a byte each; what stood further back would have ended the row before.
+        raise ValueError(f"stop strings are {strings!r}; expected a list of non-empty strings.")
+    # A character has at most four tokens, one per byte. An earlier occurrence would have ended the row before.
     tail = 4 * max(map(len, strings))
     return lambda tokens: any(string in decode([*tokens[-tail:]]) for string in strings)

@@ -1,12 +1,12 @@
-"""Log-probabilities straight from hidden states, without the [tokens, V] table of logits alive.
+"""Log-probabilities directly from hidden states, without the [tokens, V] table of logits in memory.
 
-With Qwen3's vocabulary of 151,936 a table of 512 tokens has 311 MB, and a backward pass through it holds several. Here
-the vocabulary goes by in chunks: forwards with a running maximum and sum, as in online softmax (Milakov & Gimelshein,
-https://arxiv.org/abs/1805.02867), backwards by computing each chunk's logits once more.
+With Qwen3's vocabulary of 151,936 a table for 512 tokens has 311 MB, and a backward pass through it holds several. This
+file processes the vocabulary in chunks: the forward pass keeps a running maximum and sum, as in online softmax (Milakov
+& Gimelshein, https://arxiv.org/abs/1805.02867), and the backward pass recomputes each chunk's logits.
 
-Where the output layer is not trained, nothing is computed twice. The gradient of log p of a token by the hidden state
-is the token's row less the mean row under p, and a mean over the vocabulary is what attention computes of its values:
-it comes along in the forward pass.
+If the output layer is not trained, nothing is computed twice. The gradient of a token's log p with respect to the
+hidden state is the token's row minus the mean row under p. Attention computes such a mean of its values, so the forward
+pass computes this one in the same way.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from mlx_grpo_kit.qwen3.kernels import exp
 from mlx_grpo_kit.qwen3.matrices import Matrix, linear
 from mlx_grpo_kit.runtime import mx
 
-WHOLE = 2**24  # numbers in a table of logits that is made at once
-CHUNK = 2**20  # numbers in one chunk of a larger one
+WHOLE = 2**24  # the most numbers in a table of logits that is computed at once
+CHUNK = 2**20  # numbers in one chunk of a larger table
 
 
 def token_logps_and_entropy(
@@ -34,15 +34,15 @@ def token_logps_and_entropy(
     """log softmax(hidden W^T / temperature) of the given tokens, and the entropy of that distribution.
 
     Args:
-        hidden: [..., hidden_size], what the output layer gets.
+        hidden: [..., hidden_size], the input of the output layer.
         weight: [V, hidden_size], the output layer's.
         token_ids: int [...].
         temperature: as in `token_logps`; with 0 the log-probabilities are those of temperature 1.
-        entropy_gradient: whether the entropy has a gradient.
-        weight_gradient: whether `weight` may have one. A quantized one has none.
+        entropy_gradient: True to make the entropy differentiable.
+        weight_gradient: True if `weight` may have a gradient. A quantized weight has none.
 
     Returns:
-        Two float32 arrays of token_ids' shape; the entropy is in nats.
+        Two float32 arrays of token_ids' shape: log-probabilities, and entropies in nats.
     """
     num_tokens, vocabulary = token_ids.size, weight.shape[0]
     if num_tokens * vocabulary <= WHOLE:
@@ -74,7 +74,7 @@ def token_logps_and_entropy(
 def _with_slopes(
     chunks: VocabularyChunks, hidden: mx.array, weight: Matrix, entropy_gradient: bool
 ) -> tuple[mx.array, mx.array]:
-    """Log-probabilities and entropies [N] whose gradient by `hidden` [N, hidden_size] is known once they are."""
+    """Log-probabilities and entropies [N]; the forward pass also computes their gradient by `hidden`."""
 
     @mx.custom_function
     def forward(hidden: mx.array) -> tuple[mx.array, ...]:
@@ -90,7 +90,7 @@ def _with_slopes(
 
 
 def columns_of_a_chunk(num_tokens: int, hidden_size: int) -> int:
-    """The number of columns for which neither a chunk's logits nor its rows of the weight's gradient are large."""
+    """The number of columns in a chunk. Neither its logits nor its rows of the weight's gradient are large."""
     return max(CHUNK // max(num_tokens, hidden_size), 256)
 
 
@@ -98,7 +98,7 @@ class VocabularyChunks:
     """The output layer and its log-probabilities, some columns of the table of logits at a time.
 
     Args:
-        token_ids: int [N], whose log-probabilities are asked for.
+        token_ids: int [N], the tokens whose log-probabilities are computed.
         shape: (V, hidden_size), that of the output layer's weight.
         temperature: as in `token_logps_and_entropy`.
     """
@@ -112,14 +112,14 @@ class VocabularyChunks:
         return weight[start : start + self.starts.step]
 
     def _scaled_logits(self, hidden: mx.array, rows: mx.array, *before: mx.array) -> mx.array:
-        # One chunk after the other: MLX would begin with twenty of them side by side.
+        # Compute one chunk after the other: MLX would begin with twenty of them in parallel.
         [hidden] = mx.depends([hidden], before)
         return (hidden @ rows.T).astype(mx.float32) * self.scale
 
     def logps_and_entropy(self, hidden: mx.array, weight: Matrix) -> tuple[mx.array, mx.array, mx.array]:
         """[N, hidden_size], [V, hidden_size] -> log-probabilities, entropies, log of the sum of all powers: [N] each.
 
-        As one graph. The third is for `gradients`.
+        This builds one graph. The third result is for `gradients`.
         """
         return self._through(hidden, weight, 0)[:3]
 
@@ -128,22 +128,22 @@ class VocabularyChunks:
     ) -> tuple[mx.array, ...]:
         """Log-probabilities and entropies [N], and the gradient of each by its token's hidden state [N, hidden_size].
 
-        The entropy's gradient only where it is asked for. As one graph.
+        The entropy's gradient is included only with `entropy_gradient`. This builds one graph.
         """
         logps, entropy, _, mean, *means = self._through(hidden, weight, 1 + entropy_gradient)
         slopes = [(weight[self.token_ids].astype(mx.float32) - mean) * self.scale]
-        # The entropy's by the logit of a token of probability p is -p (log p + H).
+        # The entropy's gradient by the logit of a token of probability p is -p (log p + H).
         slopes += [-(of_logs + entropy[:, None] * mean) * self.scale for of_logs in means]
         return logps, entropy, *slopes
 
     def _through(self, hidden: mx.array, weight: Matrix, num_means: int) -> tuple[mx.array, ...]:
         """One pass over the vocabulary: log-probabilities, entropies, log of the sum of all powers, and means of rows.
 
-        The first of the means [N, hidden_size] is the mean row under p, the second that of rows times log p.
+        The first of the means [N, hidden_size] is the mean row under p, the second the mean of rows times log p.
         """
         shape = self.token_ids.shape
         chosen = mx.sum(hidden.astype(mx.float32) * weight[self.token_ids].astype(mx.float32), axis=-1) * self.scale
-        # Of the columns so far: the largest logit, and relative to it the sum of powers and of powers times logits.
+        # For the columns so far: the largest logit, and relative to it the sum of powers and of powers times logits.
         top = mx.full(shape, -math.inf)
         total, weighted = mx.zeros(shape), mx.zeros(shape)
         means = [mx.zeros(hidden.shape)] * num_means
@@ -177,12 +177,12 @@ class VocabularyChunks:
         log_total: mx.array,
         of_entropy: tuple[mx.array, mx.array] | None = None,
     ) -> Iterator[tuple[int, mx.array, mx.array]]:
-        """For each chunk (first row, what it adds to the gradient of hidden [N, hidden_size], that of its rows).
+        """Yield per chunk (first row, its part of the gradient of hidden [N, hidden_size], the gradient of its rows).
 
-        `of_entropy` is the entropy's gradient and the entropy H itself, [N] each, where it has one: to the logit of a
-        token of probability p it is -p (log p + H).
+        `of_entropy` is the gradient of the entropy and the entropy H itself, [N] each, if it is differentiable: by the
+            logit of a token of probability p its gradient is -p (log p + H).
 
-        One chunk comes after the other, whether each is evaluated as it comes or all of them at the end.
+        Chunks are computed one after the other, even if you evaluate all of them at the end.
         """
         grad, log_total = (grad_logps * self.scale)[:, None], log_total[:, None]
         before: list[mx.array] = []

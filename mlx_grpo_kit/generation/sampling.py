@@ -1,8 +1,8 @@
-"""From logits to the next token: filters, temperature, a random draw, and the log-probability of what was drawn.
+"""From logits to the next token: filters, temperature, a random draw, and its log-probability.
 
-The filters take log-probabilities [..., V] and return them with the tokens that are out set to -inf. Their order in
-`sample_token` is top-k, min-p, top-p, then temperature. Other libraries order differently and so keep other tokens
-when the temperature is not 1: transformers and TRL apply the temperature first, mlx-lm runs top-p, min-p, top-k.
+The filters take log-probabilities [..., V] and return them with excluded tokens set to -inf. Their order in
+`sample_token` is top-k, min-p, top-p, then temperature. Other libraries use another order, and so keep other tokens if
+the temperature is not 1: transformers and TRL apply the temperature first, mlx-lm runs top-p, min-p, top-k.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ from mlx_grpo_kit.qwen3.kernels import exp
 from mlx_grpo_kit.runtime import mx
 
 MIN_TEMPERATURE = 1e-6
-"""Below it, float32 logits that differ at all differ beyond doubt: that is temperature 0, but for overflow."""
+"""The smallest temperature. Below it, sampling equals temperature 0 for any two different float32 logits.
+"""
 
 
 @dataclass(frozen=True)
 class SamplingConfig:
-    """Settings for drawing tokens. The defaults draw from the policy itself.
+    """Settings for sampling tokens. With the defaults, tokens come from the unfiltered policy.
 
     Attributes:
         max_new_tokens: a completion without an end token is cut off here.
-        temperature: logits are divided by it; 0 takes the likeliest token. From 1e-6 up.
-        top_k: keep the k likeliest tokens; None or 0 keeps all, and so does a k beyond the vocabulary.
+        temperature: the divisor of the logits, at least 1e-6; or 0, which takes the likeliest token.
+        top_k: keep the k likeliest tokens; None, 0, or a k larger than the vocabulary keeps all.
         top_p: keep the likeliest tokens that together reach this probability (nucleus, Holtzman et al. 2020).
         min_p: keep tokens at least this fraction as likely as the likeliest (Nguyen et al. 2024); None or 0: all.
 
     Raises:
         ValueError: a number is out of range.
-        TypeError: a setting is no number, or a fraction where only whole numbers make sense.
+        TypeError: a setting is not a number, or is a fraction although only whole numbers make sense.
     """
 
     max_new_tokens: int = 256
@@ -72,11 +73,11 @@ def apply_top_p(logprobs: mx.array, top_p: float) -> mx.array:
     if top_p == 1:
         return logprobs
     logprobs = logprobs.astype(mx.float32)  # a bfloat16 sum stops growing long before it reaches 1
-    probs = mx.softmax(logprobs, axis=-1)  # what a filter before this one removed has to be shared out
+    probs = mx.softmax(logprobs, axis=-1)  # renormalize after earlier filters
     order = mx.argsort(-logprobs, axis=-1)
     ordered = mx.take_along_axis(probs, order, axis=-1)
-    likelier = mx.cumsum(ordered, axis=-1) - ordered  # probability of all tokens in front of this one
-    # As a float32 a tiny top_p would be 0, which even the likeliest token, with nothing in front of it, reaches.
+    likelier = mx.cumsum(ordered, axis=-1) - ordered  # the probability of all likelier tokens
+    # In float32 a tiny top_p would be 0, and would exclude even the likeliest token, whose preceding sum is 0.
     out = mx.put_along_axis(mx.zeros_like(likelier), order, likelier, axis=-1) >= max(top_p, 1e-30)
     return mx.where(out, -math.inf, logprobs)
 
@@ -96,28 +97,32 @@ def apply_min_p(logprobs: mx.array, min_p: float) -> mx.array:
 
 
 def categorical_sampling(logits: mx.array, temperature: float, key: mx.array | None = None) -> mx.array:
-    """Draw from softmax(logits / temperature), [..., V] -> [...]. Temperature 0: argmax. `key` makes it repeatable."""
+    """Sample from softmax(logits / temperature), [..., V] -> int [...]; argmax at temperature 0.
+
+    `key` makes it repeatable.
+    """
     return draw(logits, temperature, mx.random.uniform(shape=logits.shape[:-1], key=key))
 
 
 def draw(logits: mx.array, temperature: float, uniform: mx.array) -> mx.array:
     """The token at which the sum of probabilities passes `uniform`, a number in [0, 1): [..., V] and [...] -> [...].
 
-    Inverse transform sampling: one random number a row, where Gumbel's trick takes V of them and two logarithms each.
+    This is inverse transform sampling. It needs one random number per row; Gumbel's trick needs V of them and two
+    logarithms each.
     """
     if temperature == 0:
         return mx.argmax(logits, axis=-1)
     powers = exp(shifted(logits, temperature))
     sums = mx.cumsum(powers, axis=-1)
-    # Rounding must not lift the bound to the total, nor have a token of probability 0 be where it is passed.
+    # Rounding must not raise the bound to the total, and must not select a token of probability 0.
     bound = mx.minimum(uniform, 1 - 2**-22)[..., None] * sums[..., -1:]
     return mx.argmax((sums > bound) & (powers > 0), axis=-1)
 
 
 def shifted(logits: mx.array, temperature: float) -> mx.array:
-    """logits / temperature in float32, moved so that the largest is 0; temperature 0 counts as 1.
+    """logits / temperature in float32, shifted so that the largest is 0; temperature 0 counts as 1.
 
-    Softmax does not change when all logits move together, so the shift has no gradient.
+    Softmax does not change if all logits are shifted by the same amount, so the shift has no gradient.
     """
     logits = logits.astype(mx.float32)
     return (logits - mx.stop_gradient(logits.max(axis=-1, keepdims=True))) * (1 / (temperature or 1.0))
@@ -131,13 +136,13 @@ def sample_token(
     min_p: float | None = None,
     key: mx.array | None = None,
 ) -> mx.array:
-    """The next token for each row of logits, [..., V] -> [...]. Settings, and ValueError, as in `SamplingConfig`."""
+    """The next token for each row of logits, [..., V] -> [...]. Settings and errors are those of `SamplingConfig`."""
     _check_sampling(temperature, top_k, top_p, min_p)
     return categorical_sampling(filtered(logits, top_p, top_k, min_p), temperature, key)
 
 
 def filtered(logits: mx.array, top_p: float, top_k: int | None, min_p: float | None) -> mx.array:
-    """Logits [..., V], those of tokens that a filter takes out set to -inf."""
+    """Logits [..., V], with those of excluded tokens set to -inf."""
     if top_k:
         logits = apply_top_k(logits, top_k)
     if min_p:
@@ -155,9 +160,9 @@ def token_logps(
     """log softmax(logits / temperature) of the given tokens, float32: [..., V] and [...] -> [...].
 
     With temperature 0, where sampling is no longer random, the log-probabilities are those of temperature 1.
-    `with_entropy` adds the entropy of the same distribution in nats, [...], without a gradient unless
-    `entropy_gradient` asks for it. The [..., V] table of log-probabilities is never made: one gather minus one
-    logsumexp is enough.
+    `with_entropy` adds the entropy of the same distribution in nats, [...], which has a gradient only with
+    `entropy_gradient`. The [..., V] table of log-probabilities is never built: one gather minus one logsumexp is
+    enough.
     """
     scaled = shifted(logits, temperature)
     powers = exp(scaled)
@@ -191,6 +196,6 @@ def _check_sampling(temperature: float, top_k: int | None, top_p: float, min_p: 
 
 
 def check_whole(name: str, value: int) -> None:
-    """Raise TypeError for what is no whole number."""
+    """Raise TypeError for anything that is not a whole number."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} is {value!r}; expected a whole number.")

@@ -1,4 +1,4 @@
-"""The gradient clinic: is this gradient right? For Value, Tensor, torch and MLX."""
+"""The gradient clinic: checks of gradients of Value, Tensor, torch and MLX."""
 
 from mlx_grpo_kit.gradcheck.check import check_gradient, gradcheck
 from mlx_grpo_kit.gradcheck.lockstep import LockstepError, LockstepStep, lockstep

@@ -1,4 +1,4 @@
-"""`gradcheck`: is the gradient that an autograd engine computes the derivative of the function?"""
+"""`gradcheck`: check whether an autograd engine's gradient is the derivative of the function."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from mlx_grpo_kit.gradcheck.report import GradcheckReport
 
 
 def gradcheck(fn: Callable, *inputs: Any, second_order: bool = False, seed: int = 0) -> GradcheckReport:
-    """Compare the engine's gradient of fn with what the values of fn say. Prints like a sentence; true if it passed.
+    """Compare the engine's gradient of fn with slopes from the values of fn. The report is true if it passed.
 
         print(gradcheck(lambda a, b: (a @ b).sum(), T.Tensor(x), T.Tensor(y)))
 
-    Numbers come from the complex step where every operation is analytic, from central differences elsewhere. Beyond
-    2,000 derivatives random sums of them are compared, part by part, and one that is off is halved until the wrong
-    elements are found; the report's `visible` says what a single error must amount to for that. At a kink any slope
-    between the left one and the right one passes; equal elements at kinks, as at a tie of a max, are moved together
-    too. Also checked: that fn gives the same result twice and leaves its inputs alone.
+    Slopes come from the complex step if every operation is analytic, and from central differences otherwise. Beyond
+    2,000 derivatives, random sums of them are compared, part by part, and a wrong part is halved until the wrong
+    elements are found; the report's `visible` is the smallest single error that this detects. At a kink any slope
+    between the left and the right one passes; equal elements at kinks, as at a tie of a max, are also moved together.
+    The check also requires that fn gives the same result twice and does not change its inputs.
 
     Args:
-        fn: returns one array or several, of any shape: they are weighted at random and summed, since a plain sum hides
-            errors that cancel (the gradient of softmax(x).sum() is 0).
-        inputs: Values, Tensors, torch tensors or mx.arrays, of one kind; everything else is passed on as it is.
+        fn: a function that returns one array or several, of any shape. They are weighted at random and summed, because
+            a plain sum hides errors that cancel (the gradient of softmax(x).sum() is 0).
+        inputs: Values, Tensors, torch tensors or mx.arrays, of one kind; everything else is passed on unchanged.
         second_order: check the gradient of the gradient (torch, MLX).
-        seed: of the random weights.
+        seed: the seed of the random weights.
 
     Raises:
         TypeError: no input can be checked.
-        ValueError: a dtype too coarse to tell anything.
+        ValueError: a dtype that is too coarse for a check.
     """
     engine = engine_of(inputs)
     if second_order:
@@ -41,7 +41,7 @@ def gradcheck(fn: Callable, *inputs: Any, second_order: bool = False, seed: int 
     program = _Program(engine, fn, inputs, seed)
     notes = _advice(program.arrays, program.names)
     outputs, grads, problems = program.differentiate_twice()
-    if problems:  # differences of such a function say nothing
+    if problems:  # differences of such a function are meaningless
         return GradcheckReport(engine.name, "", 0, [], None, [], problems, notes, program.names, grads, grads)
     probe = Probe(program.evaluate, program.arrays, _weights(outputs.size, seed))
     return Comparison(probe, grads, program.names, program.is_analytic(), seed).report(engine.name, notes)
@@ -53,17 +53,17 @@ def check_gradient(
     x: np.ndarray,
     epsilon: float | None = None,
 ) -> GradcheckReport:
-    """Check a backward pass that stands by itself. The report is true if it is right.
+    """Check a separate backward pass. The report is true if it is right.
 
     Args:
         forward_fn: x -> y, NumPy arrays.
         backward_fn: (gradient of y, x) -> gradient of x.
-        x: where to check, float64 or float32; other numbers become float64.
+        x: the point of the check, float64 or float32; other dtypes are converted to float64.
         epsilon: the step of the central differences, relative to max(1, |x|). By default the best for the dtype: 1e-5
             in float64, 2e-3 in float32.
 
     Raises:
-        ValueError: backward_fn returned another shape than x's, x is float16, or epsilon is not above 0.
+        ValueError: backward_fn returned a shape other than that of x, x is float16, or epsilon is not above 0.
     """
     if epsilon is not None and not 0 < epsilon < np.inf:
         raise ValueError(f"epsilon is {epsilon}; expected a step above 0, such as 1e-5.")
@@ -124,7 +124,7 @@ class _Program:
         )
 
     def differentiate_twice(self) -> tuple[np.ndarray, list[np.ndarray], list[str]]:
-        """The outputs, the gradients, and what is wrong with fn itself."""
+        """The outputs, the gradients, and problems of fn itself."""
         outputs, grads, changed = self.differentiate()
         if changed:
             return (
@@ -139,7 +139,7 @@ class _Program:
         return outputs, grads, _differences_of_two_calls("fn", [outputs, *grads], [outputs_again, *grads_again])
 
     def is_analytic(self) -> bool:
-        """True if the graph holds analytic operations only and fn takes complex numbers: a comparison refuses them."""
+        """True if the graph has only analytic operations and fn accepts complex numbers. A comparison does not."""
         operations = self.engine.operations(self.fn, self._arguments(self._leaves(self.arrays)))
         if not operations or not operations <= self.engine.smooth or any(x.dtype != np.float64 for x in self.arrays):
             return False
@@ -164,7 +164,7 @@ class _Program:
 
 
 def _weights(count: int, seed: int) -> np.ndarray:
-    """Random signs and sizes around 1, but a single output as it is, so that the report's numbers are the reader's."""
+    """Random signs and sizes around 1, but 1 for a single output, so that the report shows its own derivatives."""
     rng = np.random.default_rng(seed)
     return np.ones(1) if count == 1 else rng.choice([-1.0, 1.0], count) * rng.uniform(0.5, 1.5, count)
 

@@ -1,4 +1,4 @@
-"""A gradient beside the slopes of the function: where do they differ?"""
+"""The comparison of a gradient with the slopes of the function."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from mlx_grpo_kit.gradcheck.differences import EXACT, PRECISIONS, Place, Probe
 from mlx_grpo_kit.gradcheck.report import Element, GradcheckReport, Kink, Tie
 from mlx_grpo_kit.gradcheck.sums import Sums
 
-ONE_BY_ONE = 2000  # up to so many derivatives are compared one by one, more of them by sums
+ONE_BY_ONE = 2000  # up to this many derivatives are compared one by one, more of them by sums
 SHOWN = 32  # wrong derivatives that a search in sums looks for before it stops
 
 
 class Comparison:
-    """Every derivative in `grads`, an array for each of the probe's, against the probe's slope at its place."""
+    """Compare every derivative in `grads`, one array per array of the probe, with the probe's slope at its position."""
 
     def __init__(
         self,
@@ -36,8 +36,8 @@ class Comparison:
         self.failures: list[Element] = []
         self.kinks: dict[Place, Kink] = {}
         self.ties: list[Tie] = []
-        self.unseen: set[Place] = set()  # where the rounding of the outputs hides the derivative
-        self.hidden = 0.0  # how large an error may be there that rounding hides
+        self.unseen: set[Place] = set()  # places where rounding of the outputs hides the derivative
+        self.hidden = 0.0  # the largest error that rounding may hide there
         self.worst: Element | None = None
         self.count = sum(grad.size for grad in grads)
         self.visible: float | None = None
@@ -88,7 +88,7 @@ class Comparison:
         return Element(place[0], self.names[place[0]], place[1], 0.0, 0.0).where
 
     def _exactly(self, place: Place, own: float) -> Element | None:
-        """With the complex step; None if the function does more than its graph shows, as x * abs(x.data) does."""
+        """Compare by the complex step; None if the function does more than its graph shows, like x * abs(x.data)."""
         exact = self.probe.complex_step(place)
         if self._measure(place, exact, self.probe.surroundings(place, self.precision.step)[0])[1]:
             return Element(place[0], self.names[place[0]], place[1], own, exact)
@@ -96,9 +96,9 @@ class Comparison:
         return None
 
     def _measure(self, place: Place, own: float, steps: list[float]) -> tuple[float, bool]:
-        """The slope, and whether it agrees with `own`: with one of the steps.
+        """Return the slope, and True if it agrees with `own` for one of the steps.
 
-        A shorter one is for strong curvature, a longer one for functions that round inside, as (x + 1e7) - 1e7 does.
+        A shorter step is for strong curvature, a longer one for functions that round inside, like (x + 1e7) - 1e7.
         """
         step, slopes = self.precision.step, []
         for length in steps:
@@ -107,13 +107,13 @@ class Comparison:
                 return self._despite_rounding(place, own)
             if self._agrees(own, slopes[-1], max(1.0, step / length)):
                 return slopes[-1], True
-        if not np.isfinite(slopes).any():  # at the end of where fn is defined: from the one side that there is
+        if not np.isfinite(slopes).any():  # at the edge of fn's domain: use the side that exists
             slopes = list(self.probe.sides(step, place))
         slope = min((slope for slope in slopes if np.isfinite(slope)), key=lambda s: abs(own - s), default=np.nan)
         return slope, self._agrees(own, slope)
 
     def _despite_rounding(self, place: Place, own: float) -> tuple[float, bool]:
-        """The same for outputs so large that their rounding shows: by the longest step over which fn is straight."""
+        """The same for outputs so large that rounding matters: with the longest step over which fn is linear."""
         steps = self.precision.step * np.array([100, 30, 10, 3, 1, 0.3, 0.1])
         scatter = self.probe.scatter(place, steps[0])
         for longer, shorter in itertools.pairwise(steps):
@@ -138,7 +138,7 @@ class Comparison:
         """Compare sums of gradients over equal elements at kinks.
 
         Each of the largest numbers may take any part of the gradient of their maximum, but all of them only one whole.
-        Kinks that have nothing to do with each other add up, and are fine one by one.
+        Unrelated kinks add up, and are valid one by one.
         """
         equal: dict[float, list[Place]] = {}
         for place in self.kinks:
@@ -158,18 +158,21 @@ class Comparison:
 
     def _compare_sums(self, rng: np.random.Generator) -> None:
         sums = Sums(self.probe, self.grads, self.precision, rng)
-        self.noise = sums.tolerance  # a single derivative has less, and is forgiven no more
+        self.noise = sums.tolerance  # a single derivative has less noise, and gets no more tolerance
         if sums.compare(lambda number: self.look_at(self.place(number)), SHOWN):
             self.visible = sums.visible + self.precision.rtol * max(
                 np.abs(grad).max(initial=0.0) for grad in self.grads
             )
-            for number in rng.choice(self.count, 4, replace=False):  # all sums agree; to have something to show
+            for number in rng.choice(
+                self.count, 4, replace=False
+            ):  # all sums agree; measure a few elements for the report
                 self.look_at(self.place(int(number)))
 
     def errors_by_step(self) -> tuple[np.ndarray, np.ndarray]:
-        """Steps from 0.1 to 1e-12, and how far the central difference with each is from the engine's derivative.
+        """Steps from 0.1 to 1e-12, and the error of the central difference with each against the engine's derivative.
 
-        At the worst element. A V where the derivative is right; flat at the bottom where it is not.
+        This is for the worst element. The curve is a V if the derivative is right, and flat at the bottom if it is
+        wrong.
         """
         steps = 10.0 ** np.arange(-1, -12.5, -0.5)
         place = self.worst.input, self.worst.index

@@ -1,7 +1,7 @@
 """Derivatives from a function's values alone.
 
-A `Probe` is a function of arrays whose outputs are weighted and summed to one number, and the point it is examined at:
-what remains is one derivative for each element of the inputs.
+A `Probe` is a function of arrays whose outputs are weighted and summed to one number, and the point of the check: so
+there is one derivative per element of the inputs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ COMPLEX_STEP = 1e-20
 LONGEST = 0.02  # relative step for a function whose curvature is not known
 ROUNDING = 4  # units in the last place by which outputs may differ: they are sums of rounded numbers
 
-Place = tuple[int, tuple[int, ...]]  # which input, which element of it
+Place = tuple[int, tuple[int, ...]]  # (number of the input, index of the element)
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class Precision:
 
     Attributes:
         step: relative to max(1, |x|): large enough against rounding, small enough against curvature.
-        rtol: how far a derivative may be off, relative to itself.
-        atol: how far it may be off besides.
+        rtol: the allowed error of a derivative, relative to itself.
+        atol: the allowed absolute error in addition.
     """
 
     step: float
@@ -33,7 +33,7 @@ class Precision:
     atol: float
 
 
-EXACT = Precision(1e-5, 1e-9, 1e-12)  # of the complex step
+EXACT = Precision(1e-5, 1e-9, 1e-12)  # for the complex step
 PRECISIONS = {np.dtype(np.float64): Precision(1e-5, 1e-5, 1e-7), np.dtype(np.float32): Precision(2e-3, 1e-2, 2e-3)}
 
 
@@ -43,7 +43,7 @@ class Probe:
     Attributes:
         evaluate: list of arrays -> the outputs as one vector.
         arrays: the point, one array for each input.
-        weights: of the outputs in the sum whose derivatives are compared.
+        weights: the weights of the outputs in the sum whose derivatives are compared.
         here: the outputs at the point.
     """
 
@@ -90,12 +90,12 @@ class Probe:
         which, index = places[0]
         try:
             outputs = self.evaluate(arrays)
-        except (ArithmeticError, ValueError):  # as Value raises where a function is not defined
+        except (ArithmeticError, ValueError):  # raised by Value where a function is not defined
             outputs = np.full_like(self.here, np.nan)
         return outputs, arrays[which][index] - self.arrays[which][index]
 
     def ends(self, relative: float, *places: Place) -> list[tuple[np.ndarray, float]]:
-        """`moved` forward and back by one step; the last ones are kept, since they are asked for again."""
+        """`moved` forward and back by one step; the last results are cached, because they are needed again."""
         if self._last_ends[0] != (relative, places):
             step = self.step_at(places[0], relative)
             self._last_ends = (relative, places), [self.moved(places, step), self.moved(places, -step)]
@@ -124,7 +124,7 @@ class Probe:
         return float(self.weights @ outputs.imag) / COMPLEX_STEP
 
     def surroundings(self, place: Place, relative: float) -> tuple[list[float], tuple[float, float] | None]:
-        """The steps that reach over no edge or kink nearby, and the slopes to both sides if a kink is right here."""
+        """The steps that cross no edge or kink nearby, and the slopes to both sides if this point is a kink."""
         closer = self.closer(place, relative)
         longer = [step for step in (10 * relative, 100 * relative) if step <= LONGEST]
         left, right = self.sides(relative, place)

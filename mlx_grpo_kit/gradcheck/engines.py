@@ -1,6 +1,6 @@
-"""The autograd engines that can be checked: how to make a leaf, how to read numbers, how to ask for a gradient.
+"""The autograd engines that can be checked: functions that create leaves, read numbers and compute gradients.
 
-torch and MLX are imported only when one of their arrays is given.
+torch and MLX are imported only if you pass one of their arrays.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class AutogradEngine:
     """One kind of array with gradients.
 
     Attributes:
-        name: what reports call it.
+        name: its name in reports.
         smooth: the operations whose complex step is their derivative: analytic functions, computed without |x| inside.
     """
 
@@ -59,7 +59,7 @@ class AutogradEngine:
         return vector([self.numbers(output) for output in flat(fn(*arguments))])
 
     def operations(self, fn: Callable, arguments: list[Any]) -> set[str] | None:
-        """The names of the operations that fn is made of, None where the engine does not tell."""
+        """The names of the operations that fn is made of, None if the engine does not know."""
         return None
 
     def complex_leaf(self, array: np.ndarray) -> Any:
@@ -291,7 +291,7 @@ ENGINES = [ScalarAutograd(), TensorAutograd(), TorchAutograd(), MLXAutograd()]
 
 
 def engine_of(inputs: Sequence[Any]) -> AutogradEngine:
-    """The autograd engine whose arrays are among the inputs. Raises TypeError when it is none, or more than one."""
+    """The autograd engine whose arrays are among the inputs. Raises TypeError for none, or more than one."""
     found = [engine for engine in ENGINES if any(engine.is_checked(x) for x in inputs)]
     if len(found) != 1:
         what = ", ".join(type(x).__name__ for x in inputs) or "no inputs"

@@ -11,7 +11,7 @@ import numpy as np
 
 from mlx_grpo_kit.tensor import Tensor, cross_entropy, nn, optim
 
-ROUNDING = 1000  # a gradient below so many eps of the largest gradient is rounding
+ROUNDING = 1000  # a gradient below this many eps of the largest gradient is rounding
 
 
 class LockstepError(ValueError):
@@ -25,9 +25,9 @@ class LockstepStep:
     Attributes:
         step: its number, from 1.
         loss: before the step.
-        torch_loss: the same in torch.
+        torch_loss: the same loss in torch.
         largest_difference: of the loss, of all gradients, and of all weights and running statistics after the step.
-        where: the tensor it was in.
+        where: the tensor with this difference.
     """
 
     step: int
@@ -57,25 +57,27 @@ def lockstep(
         for step in lockstep(model, torch_model, batches, optimizer="Adam", lr=1e-3):
             plot.update(step.metrics)
 
-    The first number that differs names the tensor. Gradients are searched from the last parameter to the first, the way
-    that backward goes, so the one it names is where the error came in.
+    The first number that differs names the tensor. Gradients are compared from the last parameter to the first, in the
+    order of the backward pass, so the first difference is where the error arose.
 
-    A parameter whose gradient is 0 but for rounding, such as a bias before batch norm, moves by torch's gradient in
-    both: Adam divides a gradient by its size, and would make steps of two roundings that have nothing in common.
+    If a parameter's gradient is 0 except for rounding, such as that of a bias before batch norm, both use torch's
+    gradient. Otherwise Adam, which divides a gradient by its size, would make unrelated steps from the two rounding
+    errors.
 
     Args:
-        model: takes over torch_model's weights first, by name, and its dtype.
-        torch_model: its twin.
+        model: a model of this kit, which first gets torch_model's weights, by name, and its dtype.
+        torch_model: its twin in torch.
         batches: pairs (x, targets) of arrays.
-        optimizer: the name of one that both libraries have.
+        optimizer: the name of an optimizer in both libraries.
         loss: a pair of functions (outputs, targets), for here and for torch; cross-entropy if not given.
-        tolerance: how far two numbers may be apart; times the largest number of their array where that is above 1.
-        options: of the optimizer, for both.
+        tolerance: the allowed difference of two numbers; multiplied by the largest number of their array if that is
+            above 1.
+        options: options of the optimizer, for both.
 
     Raises:
         LockstepError: a number differs by more than the tolerance, or is nan.
-        TypeError: when the loop begins, arguments that do not fit together.
-        ValueError: when the loop begins, arguments that do not fit together.
+        TypeError: at the start of the loop, for arguments that do not fit together.
+        ValueError: at the start of the loop, for arguments that do not fit together.
     """
     import torch
 
@@ -185,7 +187,7 @@ def _dtype(model: Any, torch_model: Any, torch: Any) -> np.dtype:
 
 
 def _arrays(step: int, batch: Any, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
-    """x in the models' dtype if it is floating point, and integer targets as torch wants them."""
+    """x in the models' dtype if it is floating point, and integer targets in the form that torch requires."""
     if not isinstance(batch, tuple | list) or len(batch) != 2:
         what = f"{len(batch)} things" if isinstance(batch, tuple | list) else f"of type {type(batch).__name__}"
         raise ValueError(

@@ -39,7 +39,7 @@ class Element:
 
 @dataclass(frozen=True)
 class Kink:
-    """A place where the slope differs to the left and to the right."""
+    """A point where the slopes to the left and to the right differ."""
 
     where: str
     left: float
@@ -66,7 +66,7 @@ class Kink:
 
 @dataclass(frozen=True)
 class Tie(Kink):
-    """Equal elements whose gradients add up to more than the slope when all of them move: the largest, in a max.
+    """Equal elements, as in a max, whose gradients add up to more than the slope when all move together.
 
     `left` and `right` are the slopes with all of them moved, `analytic` is the sum of their gradients.
     """
@@ -84,19 +84,19 @@ class GradcheckReport:
     """The result of a check. `bool(report)` is `report.passed`; print it to read it, or let a notebook show it.
 
     Attributes:
-        engine: whose gradients they are.
-        method: where the numbers that they are compared with come from.
-        count: how many derivatives were compared.
-        failures: those that are wrong, the worst first.
-        worst: the one with the largest difference, right or wrong.
-        kinks: where the function has no derivative.
-        problems: what else is wrong: an input that was changed, results that differ from call to call.
-        notes: what is good to know.
-        names: what the inputs are called.
-        analytic: the engine's gradient, an array for each input that was checked.
+        engine: the engine of the gradients.
+        method: the source of the numbers that they are compared with.
+        count: the number of derivatives that were compared.
+        failures: the wrong ones, worst first.
+        worst: the derivative with the largest difference, right or wrong.
+        kinks: points where the function has no derivative.
+        problems: other problems: an input that was changed, results that differ between calls.
+        notes: further information.
+        names: the names of the inputs.
+        analytic: the engine's gradient, one array per checked input.
         numeric: the same from the function's values; nan where only sums of elements were compared.
-        errors_by_step: steps, and how far the worst element is off with each.
-        visible: where sums were compared and agree, by how much a single derivative has to be off to be seen; else
+        errors_by_step: steps, and the error of the worst element with each.
+        visible: if sums were compared and agree, the smallest error of a single derivative that would be seen; else
             None.
     """
 

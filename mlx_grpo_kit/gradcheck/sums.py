@@ -1,7 +1,7 @@
 """Many derivatives at once: sums of them with random weights, against the slope of the function along those weights.
 
-One wrong derivative makes every sum wrong that it is part of. Whether that shows depends on the noise of the sum, which
-is measured: the slope at a step and at twice the step would be the same without it.
+One wrong derivative makes every sum with it wrong. It is visible if it exceeds the noise of the sum. The noise is
+measured: without it, the slopes with one step and with twice that step would be equal.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ import numpy as np
 
 from mlx_grpo_kit.gradcheck.differences import Precision, Probe
 
-ROUNDS = 4  # every derivative is part of so many sums
-PARTS = 16  # into which the row of derivatives is split: a shorter sum has less noise
+ROUNDS = 4  # every derivative is part of this many sums
+PARTS = 16  # the row of derivatives is split into this many parts: a shorter sum has less noise
 LEAST_WEIGHT, MOST_WEIGHT = 0.5, 1.5  # sizes differ, so that two equal errors do not cancel; the signs are random
-SLACK = 6  # how many times the usual noise a sum may be off
-FACTORS = (1, 10, 100)  # smaller steps, where one reaches over a kink: the noise grows by as much
-SEARCHED = 300  # sums that a search may look at before it gives up
-NEAR = 4  # so few derivatives are looked at one by one
+SLACK = 6  # the allowed error of a sum, as a multiple of the usual noise
+FACTORS = (1, 10, 100)  # divisors of the step if it crosses a kink; the noise grows by the same factor
+SEARCHED = 300  # the number of sums after which a search gives up
+NEAR = 4  # this few derivatives are compared one by one
 
 
 class Sum(NamedTuple):
-    """One sum of derivatives: how far it is from the function's slope, and how far two steps are from each other."""
+    """One sum of derivatives: its error against the function's slope, and the difference of two steps."""
 
     off: float
     spread: float
 
 
 class Sums:
-    """Gradients, an array for each of the probe's, as one long row of derivatives that are compared in parts.
+    """Gradients, an array for each of the probe's, as one long row of derivatives, which is compared in parts.
 
     Attributes:
-        tolerance: how far a right sum may be off, at the step of the precision.
-        visible: one wrong derivative is seen if it is off by more than this. Infinite before `compare`.
+        tolerance: the allowed error of a right sum, at the step of the precision.
+        visible: the smallest error of one derivative that is detected. Infinite before `compare`.
     """
 
     def __init__(self, probe: Probe, grads: list[np.ndarray], precision: Precision, rng: np.random.Generator):
@@ -54,11 +54,11 @@ class Sums:
         self.searched = self.wrong = 0
 
     def compare(self, look_at: Callable[[int], bool], enough: int) -> bool:
-        """Compare every part; where a sum is off, halve it until the wrong derivatives stand alone. True if none is.
+        """Compare every part; halve a wrong part until the wrong derivatives are isolated. True if there are none.
 
         Args:
-            look_at: whether the derivative with this number in the row is right.
-            enough: wrong derivatives after which the search stops.
+            look_at: a function that returns True if the derivative with this number in the row is right.
+            enough: the number of wrong derivatives after which the search stops.
         """
         bounds = np.full((ROUNDS, len(self.parts)), np.inf)
         for row, weights in enumerate(self.weights):
@@ -87,7 +87,7 @@ class Sums:
         return float(eps * np.linalg.norm(outputs) / self.precision.step + eps * np.abs(terms).sum())
 
     def _parts(self) -> list[tuple[int, int]]:
-        """Pieces of the row, (start, end). None reaches over the end of an input."""
+        """Pieces of the row, (start, end). Each is within one input."""
         longest = -(-int(self.ends[-1]) // PARTS)
         starts = [0, *map(int, self.ends[:-1])]
         return [
@@ -101,18 +101,18 @@ class Sums:
         return self.rng.choice([-1.0, 1.0], count) * self.rng.uniform(LEAST_WEIGHT, MOST_WEIGHT, count)
 
     def _verdict(self, part: tuple[int, int], weights: np.ndarray, first: Sum | None = None) -> tuple[bool, float]:
-        """True if a sum agrees with the function, and the largest error it may have."""
+        """Return True if a sum agrees with the function, and the largest error that it may have."""
         for factor in FACTORS:
             found = first if first is not None and factor == 1 else self._sum(part, weights, factor)
             tolerance = self.tolerance * factor
-            if tolerance > self.useful:  # it would hide what it should show
+            if tolerance > self.useful:  # the noise would hide errors
                 break
             if np.isfinite(found.off) and abs(found.off) <= tolerance and found.spread <= tolerance:
                 return True, abs(found.off) + tolerance
         return False, float(np.nan_to_num(abs(found.off), nan=np.inf)) + self.tolerance
 
     def _search(self, part: tuple[int, int], weights: np.ndarray, look_at: Callable[[int], bool], enough: int) -> float:
-        """Halve a part whose sum is off until the wrong derivatives stand alone; what the others may be off at most."""
+        """Halve a wrong part until the wrong derivatives are isolated; return the others' largest possible error."""
         to_search, bound = [part], 0.0
         while to_search and self.wrong < enough:
             start, end = to_search.pop()

@@ -1,7 +1,7 @@
 # ruff: noqa: F401
-"""Group relative policy optimization: rewards become advantages, advantages a loss, and the loss gradients.
+"""Group relative policy optimization: rewards become advantages, advantages give a loss, and the loss gives gradients.
 
-A name is loaded when it is first asked for: settings, habits and recipes load no MLX.
+Each name is loaded on first use, so settings, habits and recipes do not load MLX.
 """
 
 from typing import TYPE_CHECKING

@@ -35,33 +35,33 @@ def compute_advantages(
     sample's (it divides by n - 1), and 1e-4 is added to it before the division.
 
     Args:
-        rewards: [B] numbers: a list, a NumPy array or an MLX array. Completions of one prompt stand next to each other:
-            B = number of prompts * num_generations. As in TRL, None or NaN says that no reward function applied to this
-            completion: it is left out of the mean and of the standard deviation, and its own advantage is 0. A caller
-            for whom NaN means a broken reward function has to look before calling: here nothing can tell the two apart.
-            Of F reward functions: [B, F], with `reward_weights` or "normalize_then_sum".
+        rewards: [B] numbers: a list, a NumPy array or an MLX array. Completions of one prompt are adjacent rows: B =
+            number of prompts * num_generations. As in TRL, None or NaN means that no reward function applied to this
+            completion: it is left out of the mean and of the standard deviation, and its own advantage is 0. If NaN
+            means a broken reward function to you, check before you call: this function cannot distinguish the two. With
+            `reward_weights` or "normalize_then_sum", [B, F] from F reward functions.
         num_generations: completions of one prompt, at least 2.
-        scale_rewards: "group" divides by the standard deviation of the group; "batch" by that of all rewards
+        scale_rewards: "group" divides by the standard deviation of the group; "batch" divides by that of all rewards
             (https://arxiv.org/abs/2508.08221); "none" does not divide (Dr. GRPO, https://arxiv.org/abs/2503.20783).
-            TRL's True and False stand for "group" and "none".
-        advantage_estimator: what a reward is compared with. "grpo": the mean of its group. "rloo": the mean of the
-            others in its group, so that a completion is no part of its own measure (RLOO,
-            https://arxiv.org/abs/2402.14740). That alone multiplies by n / (n - 1), which a division by
-            the group's standard deviation would make meaningless: "rloo" goes with "none", which is RLOO, or with
-            "batch", which divides by the standard deviation of all advantages (TRL's `normalize_advantages`).
-        reward_weights: [F], what the rewards of each function are multiplied by.
+            As in TRL, True and False mean "group" and "none".
+        advantage_estimator: the mean that a reward is compared with. "grpo": the mean of its group. "rloo": the mean of
+            the other rewards in its group, so that a completion does not influence its own baseline (RLOO,
+            https://arxiv.org/abs/2402.14740). Compared with "grpo" this multiplies advantages by n / (n - 1), a factor
+            that dividing by the group's standard deviation would cancel. So combine "rloo" with "none", which is RLOO,
+            or with "batch", which divides by the standard deviation of all advantages (TRL's `normalize_advantages`).
+        reward_weights: [F], the factor for the rewards of each function.
         multi_objective_aggregation: "sum_then_normalize" adds the weighted columns first. "normalize_then_sum" divides
             each column by its own standard deviation in the group, adds them up weighted, and divides the sums by
-            their standard deviation in the batch, so that no function drowns another (GDPO,
+            their standard deviation in the batch, so that no function drowns out another (GDPO,
             https://arxiv.org/abs/2601.05242).
 
     A group whose rewards are all equal gets advantages of exactly 0, and so does a group with one scored completion:
-    there is nothing to compare.
+    neither has anything to compare.
 
     Raises:
         ValueError: no rewards, more than two axes, an infinite reward, a number of rewards that is not a multiple of
-            num_generations, num_generations below 2, weights that are not one for each column, an unknown setting, or
-            settings that do not fit each other.
+            num_generations, num_generations below 2, a number of weights other than F, an unknown setting, or settings
+            that cannot be combined.
     """
     if isinstance(scale_rewards, bool):
         scale_rewards = "group" if scale_rewards else "none"
@@ -73,7 +73,8 @@ def compute_advantages(
         columns = [_to_groups(column, num_generations) for column in table.T]
         scored = ~np.isnan(table).all(axis=1)
         normalized = np.stack([_over_std(_above_mean(groups), groups).reshape(-1) for groups in columns], axis=1)
-        # TRL subtracts the mean of these sums, which is 0 but for rounding: groups without spread would get that.
+        # TRL subtracts the mean of these sums, which is 0 except for rounding. In groups without spread that rounding
+        # error would become the advantage.
         advantages = np.where(scored, weighted_sum(normalized, reward_weights), 0.0)
         if scored.sum() > 1:
             advantages = advantages / (advantages[scored].std(ddof=1) + 1e-4)
@@ -83,7 +84,7 @@ def compute_advantages(
     scored = ~np.isnan(groups)
     advantages = _above_mean(groups)
     if advantage_estimator == "rloo":
-        # The distance from the others' mean is n / (n - 1) times that from the mean of all n.
+        # The distance from the mean of the others is n / (n - 1) times the distance from the mean of all n.
         count = scored.sum(axis=1, keepdims=True)
         advantages = advantages * count / np.maximum(count - 1, 1)
         scored = scored & (count > 1)
@@ -96,7 +97,7 @@ def compute_advantages(
 
 
 def check_advantage_settings(scale_rewards: str, advantage_estimator: str, multi_objective_aggregation: str) -> None:
-    """Raise ValueError for a setting of `compute_advantages` that is unknown or does not fit another."""
+    """Raise ValueError for a setting of `compute_advantages` that is unknown or cannot be combined with another."""
     for name, value, known in (
         ("scale_rewards", scale_rewards, SCALE_REWARDS),
         ("advantage_estimator", advantage_estimator, ADVANTAGE_ESTIMATORS),
@@ -107,9 +108,9 @@ def check_advantage_settings(scale_rewards: str, advantage_estimator: str, multi
             raise ValueError(f"{name} is {value!r}; expected one of {', '.join(map(repr, known))}.{hint}")
     if advantage_estimator == "rloo" and scale_rewards == "group":
         raise ValueError(
-            "advantage_estimator is 'rloo' and scale_rewards 'group'; divided by the standard deviation of the group, "
-            "leave-one-out advantages are those of 'grpo' times n / (n - 1). Set scale_rewards='none', which is RLOO, "
-            "or 'batch'."
+            "advantage_estimator is 'rloo' and scale_rewards is 'group'. Divided by the group's standard deviation, "
+            "leave-one-out advantages are just those of 'grpo' times n / (n - 1). Set scale_rewards='none', which is "
+            "RLOO, or 'batch'."
         )
     if multi_objective_aggregation == "normalize_then_sum" and (scale_rewards, advantage_estimator) != (
         "group",
@@ -117,17 +118,17 @@ def check_advantage_settings(scale_rewards: str, advantage_estimator: str, multi
     ):
         raise ValueError(
             "multi_objective_aggregation 'normalize_then_sum' divides every function's rewards by the standard "
-            f"deviation of the group itself, so scale_rewards={scale_rewards!r} with "
-            f"advantage_estimator={advantage_estimator!r} says nothing to it. Leave both as they are by default, or "
-            "set 'sum_then_normalize'."
+            f"deviation of their group, so scale_rewards={scale_rewards!r} with "
+            f"advantage_estimator={advantage_estimator!r} has no effect. Leave both at their defaults, or set "
+            "'sum_then_normalize'."
         )
 
 
 def weighted_sum(table: np.ndarray, weights: Sequence[float] | None = None) -> np.ndarray:
-    """Rewards [B, F] of F functions -> their weighted sums [B], where None (all weights 1) or weights [F] are given.
+    """Rewards [B, F] of F functions -> their weighted sums, float64 [B]. Weights are [F]; None means all 1.
 
-    NaN, a function that does not apply, is left out; where none applies, the sum is NaN. Raises ValueError where there
-    is not one weight for each function.
+    NaN (the function does not apply) is left out of a sum; if no function applies, the sum is NaN. Raises ValueError if
+    the number of weights is not F.
     """
     if weights is None:
         weights = np.ones(table.shape[1])
@@ -137,17 +138,17 @@ def weighted_sum(table: np.ndarray, weights: Sequence[float] | None = None) -> n
 
 
 def soft_overlong_punishment(lengths, max_completion_length: int, soft_punish_cache: int) -> np.ndarray:
-    """Lengths in tokens -> DAPO's penalty for completions that come close to the longest there may be, float64.
+    """Lengths in tokens -> DAPO's penalty for completions close to the maximum length, float64.
 
-    0 up to max_completion_length - soft_punish_cache tokens, from there down in a straight line to -1 at
-    max_completion_length. https://arxiv.org/abs/2503.14476, equation 13; TRL's `get_soft_overlong_punishment`.
+    It has the shape of `lengths`, and is 0 up to max_completion_length - soft_punish_cache tokens, then falls linearly
+    to -1 at max_completion_length. https://arxiv.org/abs/2503.14476, equation 13; TRL's `get_soft_overlong_punishment`.
     """
     over = np.asarray(lengths, np.float64) - (max_completion_length - soft_punish_cache)
     return -np.clip(over / max(soft_punish_cache, 1), 0.0, 1.0)
 
 
 def _above_mean(groups: np.ndarray) -> np.ndarray:
-    """Each reward's distance from its group's mean; 0 where there is none."""
+    """Each reward's distance from its group's mean; 0 for a missing reward."""
     scored = ~np.isnan(groups)
     count = np.maximum(scored.sum(axis=1, keepdims=True), 1)
     mean = np.where(scored, groups, 0.0).sum(axis=1, keepdims=True) / count
@@ -155,18 +156,18 @@ def _above_mean(groups: np.ndarray) -> np.ndarray:
 
 
 def _over_std(advantages: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    """Advantages divided by their group's standard deviation and 1e-4."""
+    """Advantages divided by (their group's standard deviation + 1e-4)."""
     count = (~np.isnan(groups)).sum(axis=1, keepdims=True)
     variance = (advantages**2).sum(axis=1, keepdims=True) / np.maximum(count - 1, 1)
     return advantages / (np.sqrt(variance) + 1e-4)
 
 
 def _to_table(rewards, several: bool) -> np.ndarray:
-    """Rewards [B], or [B, F] where there may be several functions, as float64 [B, F]."""
+    """Rewards [B], or [B, F] if `several` functions are allowed, as float64 [B, F]."""
     if isinstance(rewards, mx.array):
         rewards = rewards.astype(mx.float32)  # NumPy cannot read bfloat16
     rewards = np.asarray(rewards)
-    if rewards.dtype.kind not in "biuf":  # texts, or a list with None
+    if rewards.dtype.kind not in "biuf":  # strings, or a list with None
         for place, reward in enumerate(rewards.flat):
             if reward is not None and (isinstance(reward, str) or not hasattr(reward, "__float__")):
                 raise ValueError(
@@ -175,8 +176,8 @@ def _to_table(rewards, several: bool) -> np.ndarray:
     rewards = rewards.astype(np.float64)
     if rewards.ndim not in ((1, 2) if several else (1,)) or rewards.size == 0:
         raise ValueError(
-            f"rewards has shape {rewards.shape}; expected (B,) with B > 0: one reward for each completion. (B, F), one "
-            "from each of F reward functions, goes with reward_weights or multi_objective_aggregation."
+            f"rewards has shape {rewards.shape}; expected (B,) with B > 0: one reward per completion. With "
+            "reward_weights or multi_objective_aggregation it may be (B, F): one reward per completion and function."
         )
     return rewards.reshape(len(rewards), -1)
 
@@ -185,10 +186,10 @@ def _to_groups(rewards: np.ndarray, num_generations: int) -> np.ndarray:
     """Validated rewards as [number of prompts, num_generations]: float32 numbers, held in float64.
 
     Rounding to float32 makes rewards equal that differ only in how they were added up (0.3 and 0.1 + 0.2). Float64 then
-    has the digits to add equal ones without an error, so that their mean is exactly the reward. In float32 the mean of
-    seven times 0.7 is not 0.7, and dividing what is left by 1e-4 would turn the rounding into a gradient.
+    has enough digits to add equal rewards without an error, so that their mean is exactly the reward. In float32 the
+    mean of seven rewards of 0.7 is not 0.7, and dividing the remainder by 1e-4 would turn rounding into a gradient.
     """
-    with np.errstate(over="ignore"):  # what float32 cannot hold becomes inf, and is refused below
+    with np.errstate(over="ignore"):  # a reward that float32 cannot hold becomes inf, which raises below
         rewards = rewards.astype(np.float32).astype(np.float64)
     if np.isinf(rewards).any():
         index = int(np.flatnonzero(np.isinf(rewards))[0])
@@ -206,21 +207,21 @@ def _to_groups(rewards: np.ndarray, num_generations: int) -> np.ndarray:
 
 
 class GroupAdvantages:
-    """The advantages part of a step: weigh the functions' rewards, and compare each completion with its group.
+    """The advantages part of a step: weight the functions' rewards, and compare each completion with its group.
 
     Args:
-        args: the settings; those of `compute_advantages` count.
+        args: the settings, of which those of `compute_advantages` are used.
     """
 
     def __init__(self, args: GRPOConfig):
         self.args = args
 
     def __call__(self, completions: Completions, scores: Scores) -> tuple[np.ndarray, np.ndarray]:
-        """Each completion's weighted sum of rewards and its advantage: [N] twice."""
+        """Return each completion's weighted sum of rewards, float64 [N], and its advantage, float32 [N]."""
         args = self.args
         weights = np.ones(len(scores.names))
         if args.reward_weights is not None:
-            weights[: len(args.reward_weights)] = args.reward_weights  # the overlong punishment has none of its own
+            weights[: len(args.reward_weights)] = args.reward_weights  # the overlong punishment keeps weight 1
         advantages = compute_advantages(
             scores.values,
             args.num_generations,

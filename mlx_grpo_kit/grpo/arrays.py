@@ -1,7 +1,7 @@
-"""The array functions that the GRPO loss is written in, for whichever arrays it is given: MLX's, torch's or JAX's.
+"""The array functions that the GRPO loss is written in, for arrays of MLX, torch or JAX.
 
-The formulas of `loss.py` stand there once, and every framework differentiates them itself, inside its own compiler and
-on its own device. What a framework calls otherwise is evened out here. Names and meanings are NumPy's.
+`loss.py` writes each formula once, and every framework differentiates it itself, inside its own compiler and on its own
+device. This file hides the differences in what frameworks call a function. Names and meanings are NumPy's.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 from mlx_grpo_kit.runtime import mx
 
 Array = Any
-"""An `mlx.core.array`, a `torch.Tensor` or a `jax.Array`, traced ones too. A function's arrays are all of one kind."""
+"""An `mlx.core.array`, a `torch.Tensor` or a `jax.Array`, traced or not. One call gets arrays of one framework."""
 
 
 def _module(values: Array) -> ModuleType:
-    """The module whose functions take these values; lists, numbers and NumPy's arrays are MLX's to convert."""
+    """The module whose functions take these values; MLX for lists, numbers and NumPy arrays, which it converts."""
     name = type(values).__module__.partition(".")[0]
     if name in ("torch", "torchax"):  # torchax's tensors go through torch's functions
         import torch
@@ -35,14 +35,14 @@ def _is_torch(values: Array) -> bool:
 
 
 def as_floats(values: Any, like: Array) -> Array:
-    """`values` as an array of `like`'s kind that ratios can be computed in: half precision becomes float32."""
+    """`values` as a float array of `like`'s framework; half precision becomes float32, which ratios need."""
     module = _module(like)
     values = module.as_tensor(values) if _is_torch(like) else module.asarray(values)
     return float32(values) if values.dtype in (module.bfloat16, module.float16) else values
 
 
 def as_bools(values: Any, like: Array) -> Array:
-    """`values`, numbers or truth values, as an array of truth values of `like`'s kind."""
+    """`values`, numbers or booleans, as a boolean array of `like`'s framework."""
     module = _module(like)
     return module.as_tensor(values).bool() if _is_torch(like) else module.asarray(values).astype(module.bool_)
 
@@ -53,14 +53,14 @@ def float32(x: Array) -> Array:
 
 
 def as_type(x: Array, like: Array) -> Array:
-    """The same numbers, truth values as 0 and 1, in the dtype of `like`. Python's numbers stay as they are."""
+    """The same numbers in the dtype of `like`, booleans as 0 and 1. Python numbers are returned unchanged."""
     if isinstance(x, Number):
         return x
     return x.to(like.dtype) if _is_torch(x) else x.astype(like.dtype)
 
 
 def known(x: Array) -> float | bool | None:
-    """The number in a scalar, or None while a compiler or `vmap` traces it: nothing is computed yet."""
+    """The number in a scalar, or None while a compiler or `vmap` traces it and nothing is computed yet."""
     try:
         return x.item()
     except (RuntimeError, TypeError, ValueError):
@@ -101,7 +101,7 @@ def sigmoid(x: Array) -> Array:
 
 
 def clip(x: Array, low: float, high: float) -> Array:
-    """The nearest numbers between the two. What gradient it has at its edges is the framework's own."""
+    """The nearest numbers in [low, high]. The gradient at the edges depends on the framework."""
     return _module(x).clip(x, low, high)
 
 
@@ -123,28 +123,28 @@ def sort(x: Array) -> Array:
 
 
 def floor(x: Array) -> Array:
-    """The next whole number below, as a float."""
+    """The largest whole number not above x, as a float."""
     return _module(x).floor(x)
 
 
 def ceil(x: Array) -> Array:
-    """The next whole number above, as a float."""
+    """The smallest whole number not below x, as a float."""
     return _module(x).ceil(x)
 
 
 def at(x: Array, place: Array) -> Array:
-    """The number of [N] at a place that is a float, a whole one."""
+    """The element of [N] at an index that is stored as a float."""
     return x[place.long() if _is_torch(x) else place.astype(_module(x).int32)]
 
 
 def take_along_last_axis(x: Array, indices: Array) -> Array:
-    """For each place of `indices` [...] the number of `x` [..., V] that it says: [...]."""
+    """Pick the element of `x` [..., V] at each index of `indices` [...]: [...]."""
     indices = indices[..., None]
     return (x.gather(-1, indices) if _is_torch(x) else _module(x).take_along_axis(x, indices, axis=-1))[..., 0]
 
 
 def logsumexp(x: Array) -> Array:
-    """The logarithm of the sum of e^x over the last axis, which goes."""
+    """The logarithm of the sum of e^x over the last axis: [..., V] -> [...]."""
     if _module(x).__name__ == "jax.numpy":
         import jax
 

@@ -1,7 +1,7 @@
 """The batch of a GRPO step: completions, their scores and their advantages, as named columns.
 
-Every column has one entry per completion. The completions of a prompt stand next to each other, so `num_generations`
-rows are a group.
+Every column has one entry per completion. The completions of a prompt are adjacent, so each run of `num_generations`
+rows is a group.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class Conversation:
     """The turns of a completion that may call tools.
 
     Attributes:
-        messages: the turns as a chat, those of tools among them: TRL's form of a completion.
-        environment: the rollout's environment; None without one, and for the completions of another process.
-        num_calls: tool calls that were made.
-        num_failures: calls among them that were answered by an error.
+        messages: the turns as a chat, including those of tools: TRL's form of a completion.
+        environment: the rollout's environment; None if the task has none, and for completions of another process.
+        num_calls: the number of tool calls.
+        num_failures: the number of calls that returned an error.
     """
 
     messages: list[dict[str, Any]]
@@ -35,11 +35,11 @@ class Conversation:
 
 @dataclass(frozen=True)
 class Completion:
-    """One sampled completion and what became of it. `rewards` is by function, None where a function did not apply.
+    """One sampled completion with its rewards and its advantage.
 
-    `group` is the number of its group in the step, from 0. `advantage` is a number, or a list with one per token.
-    `messages` are the turns of a completion that may call tools; then `completion` is the text of the last turn, and
-    `token_mask` is False for the tokens that the policy did not write.
+    `rewards` is by function, None if a function did not apply. `group` is the number of its group in the step, from 0.
+    `advantage` is a number, or a list with one per token. If the completion may call tools, `messages` are its turns,
+    `completion` is the text of the last turn, and `token_mask` is False for tokens that the policy did not write.
     """
 
     problem: Problem
@@ -66,12 +66,12 @@ class Completions:
         num_generations: completions per group.
         problems: [N].
         prompt_ids, completion_ids: N lists of token ids; the end token is kept.
-        texts: [N], the completions decoded; of a completion with several turns the last one.
-        token_mask: N lists of bool, True for the tokens that the policy wrote. Only these are learned from.
+        texts: [N], the decoded completions; only the last turn of a completion with several turns.
+        token_mask: N lists of bool, True for the tokens that the policy wrote. The loss counts only these.
         logps, entropies: N lists of floats, as in `Rollout`.
-        finished: bool [N], False where a completion was cut off at the longest length.
-        conversations: [N], the turns of each completion; None where the task has no tools.
-        on_policy: whether the policy that learns wrote them itself. Then every ratio of the first update is exactly 1.
+        finished: bool [N], False if the completion was cut off at the maximum length.
+        conversations: [N], the turns of each completion; None if the task has no tools.
+        on_policy: True if the policy that learns wrote them itself. Then every ratio of the first update is exactly 1.
             Otherwise `logps` are the denominators of the ratios.
     """
 
@@ -103,10 +103,10 @@ class Completions:
     ) -> Completions:
         """Completions from any source, for a sampler of your own.
 
-        With `logps` the completions count as written by another policy (`on_policy` is False). Entropies that are not
-        given are NaN, and then no group is left out of learning. `finished` and `token_mask` are True by default.
+        With `logps` the completions count as written by another policy (`on_policy` is False). Missing entropies become
+        NaN, and then no group is skipped in learning. `finished` and `token_mask` are True by default.
 
-        Raises ValueError for columns of different lengths and for groups that are not whole.
+        Raises ValueError for columns of different lengths and for incomplete groups.
         """
         ids = [[*map(int, row)] for row in completion_ids]
         unknown = [[math.nan] * len(row) for row in ids]
@@ -133,16 +133,16 @@ class Completions:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens of each completion: int [N]."""
+        """The number of tokens of each completion: int [N]."""
         return np.array([*map(len, self.completion_ids)], int)
 
     @property
     def drawn_lengths(self) -> np.ndarray:
-        """Tokens of each completion that the policy wrote: int [N]."""
+        """The number of tokens in each completion that the policy wrote: int [N]."""
         return np.array([*map(sum, self.token_mask)], int)
 
     def rows(self, which: Sequence[int] | range) -> Completions:
-        """Some of them, in this order."""
+        """The completions of these rows, in this order."""
         return self._of_columns(lambda values, of: [values[row] for row in which], self)
 
     def with_rows(self, which: Sequence[int], others: Completions) -> Completions:
@@ -158,7 +158,7 @@ class Completions:
         return replace(self, **changed | {"finished": np.array(changed["finished"], bool)})
 
     def check(self) -> None:
-        """Raise ValueError for columns of different lengths and for groups that are not whole."""
+        """Raise ValueError for columns of different lengths and for incomplete groups."""
         count = len(self)
         for each in fields(self):
             column = getattr(self, each.name)
@@ -168,7 +168,7 @@ class Completions:
             for row, (values, ids) in enumerate(zip(getattr(self, name), self.completion_ids, strict=True)):
                 if len(values) != len(ids):
                     raise ValueError(
-                        f"{name}[{row}] has {len(values)} numbers for a completion of {len(ids)} tokens; expected one "
+                        f"{name}[{row}] has {len(values)} entries for a completion of {len(ids)} tokens; expected one "
                         "per token."
                     )
         if not count or count % self.num_generations:
@@ -184,8 +184,8 @@ class Scores:
 
     Attributes:
         names: the functions' names.
-        values: float64 [N, F], NaN where a function does not apply.
-        failed: by function, 1.0 where it failed and the run goes on ([N]); empty where a failure ends the run.
+        values: float64 [N, F], NaN if a function does not apply.
+        failed: [N] by function, 1.0 for a completion on which it failed; empty if a failure ends the run.
     """
 
     names: tuple[str, ...]
@@ -212,9 +212,9 @@ class Batch:
 
     Attributes:
         completions, scores: N rows each.
-        rewards: float64 [N], each completion's functions together; NaN where none applies.
+        rewards: float64 [N], the weighted sum of each completion's rewards; NaN if no function applies.
         advantages: float32 [N], or [N, T] with one per token.
-        drawn: the rewards of all groups that were drawn, [groups, num_generations] per draw.
+        drawn: the rewards of all sampled groups, one array [groups, num_generations] per round of sampling.
     """
 
     completions: Completions
@@ -262,7 +262,7 @@ class Batch:
         return cls(completions, Scores(names, values.reshape(len(records), -1), {}), rewards, np.array(advantages))
 
     def groups_without_advantage(self) -> list[int]:
-        """The numbers of the groups in which nothing can be learned: all advantages are 0."""
+        """The numbers of the groups that teach nothing, because all their advantages are 0."""
         return np.flatnonzero(~self._groups(self.advantages != 0).any(axis=1)).tolist()
 
     def with_groups(self, groups: Sequence[int], fresh: Completions, scores: Scores, advantages: Callable) -> Batch:
@@ -304,13 +304,13 @@ class Batch:
 
 
 def last_turn(ids: Sequence[int], token_mask: Sequence[bool]) -> list[int]:
-    """The tokens that the policy wrote last, after all results of tools."""
+    """The tokens of the policy's last turn, after all tool results."""
     given = [place for place, drawn in enumerate(token_mask) if not drawn]
     return [*ids[given[-1] + 1 :]] if given else [*ids]
 
 
 def padded(rows: Sequence[Sequence], width: int | None = None) -> np.ndarray:
-    """N lists of numbers -> [N, width], padded with 0 on the right; None: the longest list."""
+    """N lists of numbers -> [N, width], padded with 0 on the right; width None means that of the longest list."""
     width = max(map(len, rows)) if width is None else width
     kind = bool if any(row and isinstance(row[0], bool) for row in rows) else np.float64
     table = np.zeros([len(rows), width], kind)

@@ -2,11 +2,11 @@
 
 checkpoint/
   model/                  the policy in float32, with its tokenizer: a folder any Qwen3 loader reads
-  reference/              the policy that the KL penalty pulls towards, where there is one
-  adapters/               in the place of both, where adapters are trained: mlx-lm and PEFT read it too
+  reference/              the policy that the KL penalty pulls towards, if there is one
+  adapters/               instead of both if adapters are trained; mlx-lm and PEFT read it too
   optimizer.safetensors   the optimizer's moments
   trainer_state.json      settings and progress
-  mlx_grpo_kit.json       the hash of every file above: nothing is read that was not saved
+  mlx_grpo_kit.json       the hash of every file above, checked before anything is read
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ COMPUTE_DTYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.b
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """All that a trainer carries from step to step. The rest of a step follows from its seed and its number.
+    """The state that a trainer carries from step to step. All else in a step follows from its seed and its number.
 
     Attributes:
         step: steps done.
         task: the task's name.
         args: the settings.
-        policy: with its reference. Adapters are loaded without their base.
+        policy: the policy, with its reference. Adapters are loaded without their base.
         tokenizer: the policy's.
-        optimizer_state: {"step": ..., "learning_rate": ..., parameter: {"m": ..., "v": ...}}, as AdamW has it.
-        own_parts: the names of the parts that were not the kit's.
+        optimizer_state: {"step": ..., "learning_rate": ..., parameter: {"m": ..., "v": ...}}, in AdamW's form.
+        own_parts: the names of the parts that the user supplied.
         origin: as in `Snapshot`; None in a checkpoint of an earlier version.
-        adapters: loaded adapters and the fingerprint of their base; None where all parameters are trained.
+        adapters: loaded adapters and the fingerprint of their base; None if all parameters are trained.
     """
 
     step: int
@@ -58,27 +58,31 @@ class Checkpoint:
     adapters: Adapters | None = None
 
     def beside(self, folder: str | os.PathLike, base: tuple[Qwen3Config, Mapping[str, mx.array]] | None) -> Checkpoint:
-        """The checkpoint with the base of its adapters, if it has any. Raises ValueError where the two do not fit."""
+        """The checkpoint with the base of its adapters, if it has any. Raises ValueError if the two do not match."""
         if self.adapters is None:
             if base is not None:
-                raise ValueError(f"{folder} holds a whole policy, and needs no base. Leave base out.")
+                raise ValueError(f"{folder} contains a whole policy and needs no base. Leave base out.")
             return self
         if base is None:
             raise ValueError(
-                f"{folder} holds adapters without the model that they stand beside. Give it: "
-                "GRPOTrainer.resume(folder, task, base=load_pretrained(MODEL))."
+                f"{folder} contains adapters without their base model. Pass that model: GRPOTrainer.resume(folder, "
+                "task, base=load_pretrained(MODEL))."
             )
         config, params = base
         if config != self.policy.config:
-            raise ValueError(f"{folder} holds adapters of another model than the one given: {self.policy.config}.")
+            raise ValueError(
+                f"{folder} contains adapters for a different base model than the one given. They need one with "
+                f"{self.policy.config}."
+            )
         self.adapters.check_base(params)
         return replace(self, policy=self.policy.beside(params, with_reference=self.args.beta != 0))
 
 
 def save_checkpoint(folder: str | os.PathLike, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint. `folder` appears whole or not at all, and replaces one that is there.
+    """Write a checkpoint. `folder` appears complete or not at all, and replaces an existing checkpoint.
 
-    Raises FileExistsError where `folder` holds anything that the kit did not write, OSError where it cannot be written.
+    Raises FileExistsError if `folder` contains anything that the kit did not write, and OSError if it cannot be
+    written.
     """
     policy, tokenizer = checkpoint.policy, checkpoint.tokenizer
     state = {
@@ -103,7 +107,7 @@ def save_checkpoint(folder: str | os.PathLike, checkpoint: Checkpoint) -> None:
 
 
 def load_checkpoint(folder: str | os.PathLike, config_class: type[GRPOConfig] = GRPOConfig) -> Checkpoint:
-    """Read a checkpoint; the hash of every file is compared first.
+    """Read a checkpoint, after comparing the hash of every file.
 
     Raises FileNotFoundError for a missing folder or file, and ValueError for a file that was changed or added.
     """
@@ -112,7 +116,7 @@ def load_checkpoint(folder: str | os.PathLike, config_class: type[GRPOConfig] = 
         raise FileNotFoundError(f"There is no folder {folder}; expected a checkpoint that save_checkpoint wrote.")
     saved = read_manifest(folder)
     if saved is None or STATE not in saved:
-        raise FileNotFoundError(f"{folder} is no checkpoint; expected a folder that save_checkpoint wrote.")
+        raise FileNotFoundError(f"{folder} is not a checkpoint; expected a folder that save_checkpoint wrote.")
     check_saved(folder, saved)
     state = _read_state(folder, config_class)
     adapters, reference, where, scale = None, None, folder / "model", 1.0
@@ -140,16 +144,16 @@ def _read_state(folder: Path, config_class: type[GRPOConfig]) -> dict[str, Any]:
         raise ValueError(f"{folder / STATE} lacks {', '.join(missing)}; it was written by another version.")
     args, step, dtype = state["args"], state["step"], COMPUTE_DTYPES.get(state["compute_dtype"])
     if not (isinstance(args, dict) and isinstance(step, int) and step >= 0 and dtype):
-        raise ValueError(f"{folder / STATE} cannot be read: args, step or compute_dtype is not what it should be.")
+        raise ValueError(f"{folder / STATE} cannot be read: args, step or compute_dtype is invalid.")
     unknown = sorted(args.keys() - {field.name for field in fields(config_class)})
     if unknown:
         raise ValueError(
             f"{folder / STATE} has settings that {config_class.__name__} does not know: {', '.join(unknown)}. If they "
-            "are those of a subclass of GRPOConfig, give it: resume(..., config_class=...)."
+            "are those of a subclass of GRPOConfig, pass it: resume(..., config_class=...)."
         )
     own, origin = state.get("own_parts", []), state.get("origin")
     if not (isinstance(own, list) and all(isinstance(name, str) for name in own) and isinstance(origin, str | None)):
-        raise ValueError(f"{folder / STATE} cannot be read: own_parts or origin is not what it should be.")
+        raise ValueError(f"{folder / STATE} cannot be read: own_parts or origin is invalid.")
     try:
         settings = config_class(**args)
     except (ValueError, TypeError) as error:

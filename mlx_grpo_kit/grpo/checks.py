@@ -1,4 +1,4 @@
-"""Arguments that have the right shape and cannot be what their names say: wrong groups, scales and signs."""
+"""Checks of arguments that have the right shape but impossible values: wrong groups, scales and signs."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from mlx_grpo_kit.grpo import arrays as xp
 from mlx_grpo_kit.grpo.arrays import Array
 
 LARGEST_LOGP = 0.01
-"""Rounding may leave the log-probability of a certain token a little above 0; anything above this is a mistake."""
+"""Rounding may leave the log-probability of a certain token a little above 0; a larger value is an error."""
 
 
 def as_python(value: Any) -> Any:
-    """A number of NumPy, MLX, torch or JAX as Python's, an array as a list; anything else unchanged."""
+    """Convert a number of NumPy, MLX, torch or JAX to Python's, and an array to a list; other values stay unchanged."""
     return value.tolist() if hasattr(value, "tolist") and hasattr(value, "dtype") else value
 
 
 def is_finite(value: Any) -> bool:
-    """True for a number that a float can hold. An integer of 400 digits is not one, and neither is a bool."""
+    """True for a number that a float can hold. False for a bool, and for an integer of 400 digits."""
     return type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 
@@ -40,7 +40,7 @@ def as_setting(name: str, value: Any, kind: str) -> Any:
     if value is None and kind.endswith(" | None"):
         return None
     if kind.startswith("float") and not is_finite(value):
-        expected = "a number that is finite, so that a checkpoint can hold it (for no bound, a large one such as 1e9)"
+        expected = "a finite number, which a checkpoint can store (for no limit, give a large number such as 1e9)"
     if kind == "bool" and not isinstance(value, bool):
         expected = "True or False"
     if expected:
@@ -49,7 +49,7 @@ def as_setting(name: str, value: Any, kind: str) -> Any:
 
 
 def check_whole(name: str, value: int, at_least: int) -> None:
-    """Raise ValueError unless `value`, the argument called `name`, is a whole number and not too small."""
+    """Raise ValueError unless `value`, the argument called `name`, is a whole number of at least `at_least`."""
     if not (isinstance(value, (int, np.integer)) and value >= at_least):
         raise ValueError(f"{name} is {value!r}; expected a whole number of at least {at_least}.")
 
@@ -59,7 +59,7 @@ def check_group_size(name: str, value: int) -> None:
     if not (isinstance(value, (int, np.integer)) and value >= 2):
         raise ValueError(
             f"{name} is {value!r}; expected a whole number of at least 2. A completion is compared with the others of "
-            "its prompt, so alone its advantage is always 0 and nothing is learned."
+            "its prompt, so a single completion always has advantage 0 and nothing is learned."
         )
 
 
@@ -75,10 +75,10 @@ def check_rewards(rewards: Sequence[float | None], completions: Sequence[TokenId
 
 
 def prompt_of_each(prompts: Sequence[TokenIds], completions: Sequence[TokenIds], group_size: int) -> Sequence[TokenIds]:
-    """A prompt for each completion. Raises ValueError for a group whose completions have different prompts.
+    """Return one prompt per completion. Raises ValueError for a group whose completions have different prompts.
 
     Args:
-        prompts: one for each completion, or one for each group of them.
+        prompts: one per completion, or one per group of `group_size` completions.
     """
     if len(prompts) * group_size == len(completions):
         return [prompt for prompt in prompts for _ in range(group_size)]
@@ -88,7 +88,7 @@ def prompt_of_each(prompts: Sequence[TokenIds], completions: Sequence[TokenIds],
             raise ValueError(
                 f"prompts[{row}] is not prompts[{first}], but both are in group {first // group_size}, of completions "
                 f"{first} to {first + group_size - 1}. Rewards are compared within a group: expected the {group_size} "
-                "completions of a prompt next to each other, as in [a, a, b, b], not [a, b, a, b]."
+                "completions of a prompt in adjacent rows, as in [a, a, b, b], not [a, b, a, b]."
             )
     return prompts
 
@@ -96,21 +96,21 @@ def prompt_of_each(prompts: Sequence[TokenIds], completions: Sequence[TokenIds],
 def check_numbers(
     completion_mask: Array, num_items_in_batch: int | Array | None, *, logps: Array, **others: Array | None
 ) -> None:
-    """Raise ValueError for numbers that cannot be what their names say, as far as they are known."""
+    """Raise ValueError for impossible numbers, such as positive log-probabilities. Skip traced ones."""
     mask = xp.as_floats(completion_mask, xp.as_floats(logps, logps))
     if xp.known(((mask != 0) & (mask != 1)).any()):
         raise ValueError(
             "completion_mask has numbers other than 0 and 1; expected 1 or True for the tokens that the policy chose, "
-            "and 0 or False for all others. Weigh completions by their advantages."
+            "and 0 or False for all others. To weight completions, scale their advantages."
         )
     for name, values in {"logps": logps, **others}.items():
         if values is not None:
             values = xp.where(mask != 0, xp.as_floats(values, mask), 0.0)
             if (largest := xp.known(values.max())) is not None and largest > LARGEST_LOGP:
                 raise ValueError(
-                    f"{name} has {largest:.4g} at a completion token; expected log-probabilities, which are 0 at most. "
-                    "Of probabilities take the logarithm, of negative log-likelihoods the negative, and of logits "
-                    "log_softmax."
+                    f"{name} has {largest:.4g} at a completion token; expected log-probabilities, which are at most 0. "
+                    "Take the logarithm of probabilities, the negative of negative log-likelihoods, and log_softmax "
+                    "of logits."
                 )
     if num_items_in_batch is not None:
         number = num_items_in_batch if isinstance(num_items_in_batch, Number) else xp.known(num_items_in_batch)

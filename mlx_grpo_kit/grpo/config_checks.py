@@ -1,4 +1,4 @@
-"""The settings of a training run, checked one by one and against each other."""
+"""Checks of the settings of a training run, one by one and against each other."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BACKENDS = ("mlx", "torch", "jax")
 
 
 def check_config(config: GRPOConfig) -> None:
-    """Turn numbers of NumPy, MLX and torch into Python's, and raise ValueError for the first setting that is wrong."""
+    """Convert numbers of NumPy, MLX and torch to Python's, and raise ValueError for the first invalid setting."""
     for each in fields(config):
         object.__setattr__(config, each.name, as_setting(each.name, getattr(config, each.name), each.type))
     if not is_rate(config.learning_rate):
@@ -51,7 +51,7 @@ def check_config(config: GRPOConfig) -> None:
         if config.completion_batch_size % config.num_generations:
             raise ValueError(
                 f"completion_batch_size is {config.completion_batch_size}; expected a multiple of num_generations "
-                f"({config.num_generations}), because a prompt is read once for its whole group."
+                f"({config.num_generations}), because a prompt is computed once for its whole group."
             )
     if config.stop_strings is not None:
         stop_at(str, config.stop_strings)
@@ -65,15 +65,15 @@ def check_config(config: GRPOConfig) -> None:
         json.dumps(config.chat_template_kwargs, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"chat_template_kwargs is {config.chat_template_kwargs!r}; expected texts, numbers, truth values, and "
-            f"lists and dictionaries of them, which a checkpoint can hold ({error})."
+            f"chat_template_kwargs is {config.chat_template_kwargs!r}; expected strings, numbers, booleans, and lists "
+            f"and dictionaries of them, which a checkpoint can store ({error})."
         ) from error
     for name in ("num_generations", "warmup_steps", "seed", "dynamic_sampling_rounds", "soft_punish_cache"):
         check_whole(name, getattr(config, name), at_least=0)
     if config.lr_scheduler_type not in SCHEDULES:
         raise ValueError(
             f"lr_scheduler_type is {config.lr_scheduler_type!r}; expected one of {', '.join(map(repr, SCHEDULES))}. "
-            "Any other is a line in the loop: trainer.change(learning_rate=...)."
+            "For any other schedule, call trainer.change(learning_rate=...) in your training loop."
         )
     if config.optim not in OPTIMIZERS:
         raise ValueError(
@@ -85,44 +85,44 @@ def check_config(config: GRPOConfig) -> None:
     for name in ("bf16", "gradient_checkpointing", "lora_r"):
         if getattr(config, name) and config.backend != "mlx":
             raise ValueError(
-                f"{name} is set, which only MLX's learner has (backend='mlx'); that of backend={config.backend!r} "
-                "learns all parameters, in float32 and in one pass. Leave out one of the two."
+                f"{name} is set, which only MLX's learner supports (backend='mlx'); that of backend={config.backend!r} "
+                "trains all parameters, in float32 and in one pass. Leave out one of the two."
             )
     check_advantage_settings(config.scale_rewards, config.advantage_estimator, config.multi_objective_aggregation)
     if config.reward_weights is not None:
         weights = (as_python(each) for each in as_python(config.reward_weights))  # a file has a list
         object.__setattr__(config, "reward_weights", tuple(weights))
         if not all(map(is_finite, config.reward_weights)):
-            raise ValueError(f"reward_weights are {config.reward_weights}; expected a number for each reward function.")
+            raise ValueError(f"reward_weights are {config.reward_weights}; expected one number per reward function.")
     check_whole("ref_model_sync_steps", config.ref_model_sync_steps, at_least=1)
     if not 0 <= config.ref_model_mixup_alpha <= 1:
         raise ValueError(f"ref_model_mixup_alpha is {config.ref_model_mixup_alpha}; expected 0 to 1.")
     if config.sync_ref_model and not config.beta:
         raise ValueError(
-            "sync_ref_model is set while beta is 0: without a KL penalty there is no reference to keep up. Set "
-            "beta, for example to 0.04, or leave sync_ref_model."
+            "sync_ref_model is set while beta is 0: without a KL penalty there is no reference to update. Set beta, "
+            "for example to 0.04, or leave out sync_ref_model."
         )
     if config.lora_r is not None:
         check_whole("lora_r", config.lora_r, at_least=1)
         if config.sync_ref_model:
             raise ValueError(
-                "sync_ref_model is set, which moves a second copy of the policy; adapters (lora_r) have the model "
-                "that they stand beside for a reference, and no copy. Leave one of the two."
+                "sync_ref_model is set, which updates a second copy of the policy. With adapters (lora_r) the frozen "
+                "base model is the reference and there is no copy. Leave out one of the two."
             )
     if not config.lora_alpha > 0:
         raise ValueError(f"lora_alpha is {config.lora_alpha}; expected more than 0.")
     if not SCALES[0] <= config.lora_scale <= SCALES[1]:
         raise ValueError(
-            f"lora_alpha / lora_r is {config.lora_scale}; expected {SCALES[0]} to {SCALES[1]}, as float32 "
-            "has them, and usually 1 to 4."
+            f"lora_alpha / lora_r is {config.lora_scale}; expected {SCALES[0]} to {SCALES[1]}, which float32 can hold, "
+            "and usually 1 to 4."
         )
     if config.lora_r is None and (
         config.lora_target_modules is not None or config.lora_alpha != type(config).lora_alpha
     ):
         name = "lora_target_modules" if config.lora_target_modules is not None else "lora_alpha"
         raise ValueError(
-            f"{name} is set without lora_r: all parameters would be trained. Set lora_r (--lora-r), for example to "
-            f"8, or leave {name}."
+            f"{name} is set without lora_r: all parameters would be trained. Set lora_r (--lora-r), for example to 8, "
+            f"or leave out {name}."
         )
     if config.lora_target_modules is not None:
         check_targets(config.lora_target_modules)
@@ -132,7 +132,7 @@ def check_config(config: GRPOConfig) -> None:
     if config.num_generations < 2:
         raise ValueError(
             f"num_generations is {config.num_generations}; expected at least 2. A completion is compared with the "
-            "others of its prompt: alone, its advantage is always 0 and nothing is learned."
+            "others of its prompt: a single completion always has advantage 0, and nothing is learned."
         )
     learned_at_once = config.per_device_train_batch_size * config.gradient_accumulation_steps
     if learned_at_once % config.num_generations:
@@ -142,7 +142,8 @@ def check_config(config: GRPOConfig) -> None:
         )
     if config.temperature == 0:
         raise ValueError(
-            "temperature is 0; a group of equal completions teaches nothing. Expected more than 0, usually 1."
+            "temperature is 0, so all completions of a group would be equal and teach nothing; expected more than 0, "
+            "usually 1."
         )
     config.sampling(1)
     config.loss(1)

@@ -1,7 +1,7 @@
 """Rollouts of several turns: the policy calls tools, and their results become the next tokens of its completion.
 
-Tokens are never made twice. A rollout is what the policy drew, the tokens of the results, what it drew next, and so on,
-joined as ids: a text that is decoded and encoded again may be cut into other tokens, of which the policy drew none.
+A rollout joins token ids: those that the policy sampled, those of the tool results, those that it sampled next, and so
+on. It never decodes text and encodes it again, because that may give other tokens than the policy sampled.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ QUESTION = {"role": "user", "content": "dummy"}
 
 
 class Conversations:
-    """Answers the tool calls of a batch of rollouts. `reply` is for `generate`; `of` gives what was said.
+    """Answer the tool calls of a batch of rollouts. Pass `reply` to `generate`; `of` returns the conversations.
 
     Args:
-        tokenizer: with a chat template.
-        tools: by name, for each row.
-        environments: one for each row, or None.
-        settings: of the chat template.
-        max_iterations: how often a row may call; None: as often as it has room.
-        timeout: seconds that a call may take; None: no limit.
+        tokenizer: a tokenizer with a chat template.
+        tools: the tools by name, for each row.
+        environments: one per row, or None.
+        settings: the settings of the chat template.
+        max_iterations: the maximum number of times that a row may call tools; None: no limit but its length.
+        timeout: seconds that a call may take; None means no limit.
     """
 
     def __init__(
@@ -41,11 +41,11 @@ class Conversations:
     ):
         self.tokenizer, self.tools, self.environments = tokenizer, tools, environments
         self.settings, self.max_iterations, self.timeout = settings, max_iterations, timeout
-        self.results: list[list[list[ToolResult]]] = [[] for _ in tools]  # of each row, by iteration
-        self._starts = [0] * len(tools)  # where each row's turn began
+        self.results: list[list[list[ToolResult]]] = [[] for _ in tools]  # for each row, by iteration
+        self._starts = [0] * len(tools)  # the index of the first token in each row's current turn
 
     def reply(self, ended: Mapping[int, list[int]]) -> dict[int, list[int]]:
-        """Make the calls in the turns that ended, all together, and return the tokens of their results."""
+        """Run the calls in the turns that ended, all together, and return the tokens of their results by row."""
         calls = {}
         for row, ids in ended.items():
             if self.max_iterations is None or len(self.results[row]) < self.max_iterations:
@@ -59,7 +59,7 @@ class Conversations:
         return replies
 
     def of(self, rollout: Rollout) -> list[Conversation]:
-        """The conversation of each completion. A result that had no room is counted, but not part of it."""
+        """The conversation of each completion. A result that did not fit is counted, but left out of the messages."""
         found = []
         for row, (ids, mask) in enumerate(zip(rollout.completions, rollout.token_mask, strict=True)):
             messages, results = [], iter(self.results[row])
@@ -74,7 +74,7 @@ class Conversations:
         return found
 
     def _text(self, ids: Sequence[int]) -> str:
-        """A turn as text, the tokens that end it left out."""
+        """A turn as text, without the tokens that end it."""
         ids = [*ids]
         while ids and ids[-1] in self.tokenizer.eos_token_ids:
             ids.pop()
@@ -82,15 +82,15 @@ class Conversations:
 
 
 def tool_message(result: ToolResult) -> dict[str, str]:
-    """A result as a message of a chat."""
+    """A result as a chat message."""
     return {"role": "tool", "name": result.name, "content": result.text}
 
 
 def suffix_ids(tokenizer: Tokenizer, results: Sequence[ToolResult], settings: Mapping[str, Any]) -> list[int]:
-    """The tokens after the policy's turn and before its next one: the results as the chat template writes them.
+    """The tokens between the policy's turn and its next one: the results as the chat template writes them.
 
-    They are cut out of a short chat that is rendered with the results, after the token that ends the policy's turn
-    (TRL's `_get_tool_suffix_ids`). No result can smuggle in a token of control.
+    The function renders a short chat that ends with the results, and returns the tokens after the one that ends the
+    policy's turn (TRL's `_get_tool_suffix_ids`). A result cannot smuggle in a control token.
     """
     messages = [tool_message(_neutral(tokenizer, result)) for result in results]
     call = {"type": "function", "function": {"name": results[0].name, "arguments": {}}}
@@ -99,14 +99,14 @@ def suffix_ids(tokenizer: Tokenizer, results: Sequence[ToolResult], settings: Ma
     before = tokenizer.encode(tokenizer.render(chat, add_generation_prompt=False, **settings))
     whole = tokenizer.encode(tokenizer.render([*chat, *messages], **settings))
     count = sum(token in ends for token in before)
-    if not count:  # turns of this template end in no token that ends a completion
+    if not count:  # no end-of-completion token ends a turn in this template
         return whole[len(before) :]
     places = [place for place, token in enumerate(whole) if token in ends]
     return whole[places[count - 1] + 1 :]
 
 
 def _neutral(tokenizer: Tokenizer, result: ToolResult) -> ToolResult:
-    """The result with a space in every piece of text that would be read as a token of control."""
+    """The result with a space in every piece of text that would be encoded as a control token."""
     text = result.text
     for token in tokenizer.added_tokens:
         text = text.replace(token, f"{token[0]} {token[1:]}")

@@ -19,7 +19,7 @@ from mlx_grpo_kit.tasks.calls import are_correct, held_out_problems
 from mlx_grpo_kit.tasks.task import TaskError
 
 Z95 = 1.959964
-"""A normal variable lies within this many standard deviations of its mean in 95 of 100 cases."""
+"""A normal variable is within this many standard deviations of its mean in 95 of 100 cases."""
 
 MAX_COMPLETIONS = 1_000_000
 
@@ -29,12 +29,12 @@ class Evaluation:
     """Completions of held-out problems as numbers: P problems with K completions each.
 
     Attributes:
-        correct: bool [P, K], what the task's `is_correct` accepts.
+        correct: bool [P, K], True for completions that the task's `is_correct` accepts.
         rewards: float64 [P, K], weighted sums of the reward functions' scores.
         scores: float64 [P, K, F], the F functions' own scores; NaN for None.
-        names: of the functions.
-        lengths: int [P, K], tokens that the policy drew.
-        finished: bool [P, K], False for what was cut off.
+        names: the names of the functions.
+        lengths: int [P, K], the number of tokens that the policy sampled.
+        finished: bool [P, K], False for completions that were cut off.
     """
 
     correct: np.ndarray
@@ -58,8 +58,8 @@ class Evaluation:
     def accuracy_interval(self) -> tuple[float, float]:
         """A 95% confidence interval of the accuracy on all problems like these.
 
-        Wilson's interval (1927). K completions of one problem are alike, so they count as fewer than K trials: as many
-        as give the problems' means the variance that was measured (Kish's effective sample size).
+        Wilson's interval (1927). K completions of one problem are alike, so they count as fewer than K trials: the
+        number that explains the measured variance of the problems' means (Kish's effective sample size).
         """
         problems, num_samples = self.correct.shape
         share, trials = float(self.correct.mean()), float(problems)
@@ -73,10 +73,10 @@ class Evaluation:
 
 
 def pass_at(k: int, correct: np.ndarray) -> float:
-    """The chance that at least one of k completions is right, from n >= k of each problem.
+    """The probability that at least one of k completions is right, estimated from n >= k completions per problem.
 
-    `correct` is bool [P, n]. The mean over problems of 1 - C(n - c, k) / C(n, k), for c right ones of n: the estimate
-    without bias of Chen et al. 2021, https://arxiv.org/abs/2107.03374.
+    `correct` is bool [P, n]. The mean over problems of 1 - C(n - c, k) / C(n, k), where c of n completions are right:
+    the unbiased estimate of Chen et al. 2021, https://arxiv.org/abs/2107.03374.
     """
     n = correct.shape[1]
     return float(np.mean([1 - math.comb(n - c, k) / math.comb(n, k) for c in correct.sum(axis=1).tolist()]))
@@ -91,7 +91,7 @@ def evaluate(
     num_samples: int = 1,
     temperature: float = 1.0,
 ) -> Evaluation:
-    """`GRPOTrainer.evaluate` with all its numbers, whichever sampler trains. Processes share the problems."""
+    """`GRPOTrainer.evaluate` with all its numbers, for any sampler. Processes share the problems."""
     check_whole("num_problems", num_problems, at_least=1)
     check_whole("num_samples", num_samples, at_least=1)
     if num_problems * num_samples > MAX_COMPLETIONS:
@@ -102,8 +102,8 @@ def evaluate(
     sampling = SamplingConfig(sampler.max_completion_length, temperature)
     if temperature == 0 and num_samples > 1:
         raise ValueError(
-            f"num_samples is {num_samples} and temperature is 0, which completes a problem in one way. "
-            "Give a temperature above 0, or one sample."
+            f"num_samples is {num_samples} and temperature is 0, which gives only one completion per problem. Set a "
+            "temperature above 0, or num_samples to 1."
         )
     names = tuple(map(reward_name, rewards.reward_funcs))
     task, world = sampler.task, sampler.world

@@ -1,4 +1,4 @@
-"""One batch of completions and rewards -> the GRPO loss and its gradient for every parameter of the model."""
+"""The GRPO loss of one batch of completions and rewards, and its gradient for every parameter of the model."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ def compute_loss_and_gradients(
     scale_rewards: str = "group",
     temperature: float = 1.0,
 ) -> tuple[float, dict[str, mx.array]]:
-    """The GRPO loss of B completions, and its gradient by parameter name.
+    """Return the GRPO loss of B completions, a scalar, and its gradient by parameter name.
 
-    The whole path params -> logits -> log-probs -> loss lies inside one differentiated function.
+    One differentiated function contains the whole path params -> logits -> log-probs -> loss.
 
     Args:
-        prompt_tokens: B prompts, or B / group_size, each serving the group of completions in its place.
-        completion_tokens: B completions up to and including the end token. Those of one prompt are next to each other:
-            each run of group_size completions is one group, whose rewards are compared.
-        old_logprobs: for each completion its tokens' log-probabilities when they were sampled (`rollout.logps`), or
+        prompt_tokens: B prompts, or B / group_size, one per group of completions.
+        completion_tokens: B completions up to and including the end token. Those of one prompt are adjacent: each run
+            of group_size completions is one group, whose rewards are compared.
+        old_logprobs: per completion, the log-probabilities of its tokens when they were sampled (`rollout.logps`), or
             None if `params` sampled them: then every ratio is exactly 1.
         rewards: B numbers; None for a completion that no reward applies to.
-        ref_logprobs: as `old_logprobs`, of the reference policy; needed with beta > 0.
-        temperature: the one that the completions were sampled with.
+        ref_logprobs: the same under the reference policy; required if beta > 0.
+        temperature: the temperature that the completions were sampled with.
 
-    Raises ValueError where numbers or shapes do not fit or a group has different prompts, and GradientError as
-    `value_and_grad` does.
+    Raises ValueError if numbers or shapes do not match or a group has different prompts, and GradientError like
+    `value_and_grad`.
     """
     loss_config = loss_config or GRPOLossConfig()
     check_group_size("group_size", group_size)
@@ -93,14 +93,14 @@ def batch_loss(
 
     Args:
         advantages: [B].
-        old_logps: [B, T], or None for the log-probabilities that are computed here: every ratio is then exactly 1.
-        ref_logps: [B, T], those of the reference policy; needed with beta > 0.
+        old_logps: [B, T], or None to use the log-probabilities that are computed here; then every ratio is exactly 1.
+        ref_logps: [B, T], those of the reference policy; required if beta > 0.
         sampling_logps: [B, T], as in `grpo_loss_and_metrics`.
-        part: what these completions weigh in a larger batch, if they are a part of one.
+        part: the weights of these completions when they form a micro-batch of a larger batch.
         gradient_checkpointing: keep only each transformer block's input for the backward pass.
-        output_gradient: whether the output layer's weight may have a gradient; it takes time.
+        output_gradient: compute the gradient of the output layer's weight too, which takes time.
 
-    The metrics are those of `grpo_loss_and_metrics` and "entropy", the mean over completion tokens.
+    The metrics are those of `grpo_loss_and_metrics`, and "entropy", the mean over completion tokens.
     """
     mask = batch.completion_mask
     entropy_gradient = loss_config.entropy_coef != 0
@@ -125,21 +125,21 @@ def batch_loss(
 def pad_logprobs(name: str, logprobs: Sequence[Sequence[float]], completions: Sequence[TokenIds]) -> mx.array:
     """One list of log-probabilities per completion -> float32 [B, T].
 
-    Raises ValueError where lengths differ, and for a number that is not finite or is above 0.
+    Raises ValueError if lengths differ, and for a number that is not finite or is above 0.
     """
     if len(logprobs) != len(completions):
         raise ValueError(f"{name} has {len(logprobs)} rows for {len(completions)} completions; expected one for each.")
     for row, (values, completion) in enumerate(zip(logprobs, completions, strict=True)):
         if len(values) != len(completion):
             raise ValueError(
-                f"{name}[{row}] has {len(values)} numbers for a completion of {len(completion)} tokens; "
-                "expected one for each."
+                f"{name}[{row}] has {len(values)} numbers for a completion of {len(completion)} tokens; expected one "
+                "for each."
             )
         for place, value in enumerate(values):
             if not -math.inf < value <= LARGEST_LOGP:
                 raise ValueError(
-                    f"{name}[{row}][{place}] is {value}; expected a log-probability: finite, and 0 at most. Of a "
-                    "probability take the logarithm, of a negative log-likelihood the negative."
+                    f"{name}[{row}][{place}] is {value}; expected a log-probability: finite, and at most 0. Take the "
+                    "logarithm of a probability, and the negative of a negative log-likelihood."
                 )
     _, mask = pad(completions, "right")
     padded = np.zeros(mask.shape, np.float32)

@@ -1,7 +1,7 @@
-"""Names that users of TRL, PEFT, mlx-lm and other libraries are used to, and what the kit has in their place.
+"""Names from TRL, PEFT, mlx-lm and other libraries, and the kit's replacements for them.
 
-A setting, an argument or an option by such a name raises an error with these words. The table is in the guide
-`coming_from.md`.
+A setting, an argument or an option with such a name raises an error that quotes this table. The guide `coming_from.md`
+shows the whole table.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable
 
-_IN_THE_LOOP = "the trainer is an iterator, and this is a line in the body of its loop"
+_IN_THE_LOOP = "the trainer is an iterator, so call this inside your training loop"
 _RECIPES = "the guide 'Train, watch and record' has recipes"
-_TRAIN = "trainer.train(max_steps=...) has it"
-_EPOCHS = f"rows of a RowsTask come once an epoch; {_TRAIN}; --num-train-epochs"
+_TRAIN = "pass it to trainer.train(max_steps=...)"
+_EPOCHS = f"a RowsTask uses each row once per epoch; {_TRAIN}; --num-train-epochs"
 _LENGTH = "max_completion_length; --max-completion-length"
 _CLIPPING = "max_grad_norm; --max-grad-norm"
 _BETAS = "AdamW's betas are 0.9 and 0.999, and its epsilon is 1e-8"
 _PROCESSES = "train --processes N, or mlx.launch, trains in several processes"
 _HUB = "nothing is uploaded: trainer.save_pretrained(folder) writes a Hugging Face folder"
 _IN_DTYPE = "bf16=True; --dtype bfloat16"
-_BATCH = "per_device_train_batch_size * gradient_accumulation_steps are the completions of a step"
+_BATCH = "per_device_train_batch_size * gradient_accumulation_steps is the number of completions per step"
 _SAMPLED = "completion_batch_size; --completion-batch-size"
-_SYSTEM = "RowsTask(rows, system=...); in the terminal generate --chat --system"
+_SYSTEM = "RowsTask(rows, system=...); generate --chat --system in the terminal"
 _ADAPTERS = "GRPOConfig(lora_r=8), --lora-rank 8"
-_QUANTIZED = "a folder that mlx-lm has quantized (mlx_lm.convert -q) loads as it is, and is trained with lora_r"
-_TASK = "the task has it, mlx_grpo_kit.tasks: RowsTask(rows, reward_funcs=[...]); --data problems.jsonl"
+_QUANTIZED = "a folder that mlx-lm has quantized (mlx_lm.convert -q) loads as it is; train it with lora_r"
+_TASK = "this belongs to the task (mlx_grpo_kit.tasks): RowsTask(rows, reward_funcs=[...]); --data problems.jsonl"
 _MODEL = "config, params = load_pretrained(folder), then GRPOTrainer(config, params, tokenizer, task, args)"
 
 HABITS: dict[str, str] = {
@@ -44,7 +44,7 @@ HABITS: dict[str, str] = {
     "load_best_model_at_end": f"{_IN_THE_LOOP}: keep trainer.snapshot() when trainer.evaluate() is best; --keep-best",
     "metric_for_best_model": "--keep-best goes by held-out accuracy",
     "early_stopping_patience": f"{_IN_THE_LOOP}: break",
-    "callbacks": f"{_IN_THE_LOOP}; stopping is leaving it",
+    "callbacks": f"{_IN_THE_LOOP}; leave the loop to stop",
     "steps_per_eval": "--eval-every",
     "do_train": _TRAIN,
     "do_eval": f"{_IN_THE_LOOP}: trainer.evaluate(); --eval-every",
@@ -55,33 +55,33 @@ HABITS: dict[str, str] = {
     "beta1": _BETAS,
     "beta2": _BETAS,
     # where to
-    "output_dir": "trainer.save_checkpoint(folder) and trainer.save_pretrained(folder) are given it; --output",
-    "adapter_path": "train --output: its policy/ has the adapters, and generate --model and fuse --adapter take them",
+    "output_dir": "pass it to trainer.save_checkpoint(folder) and trainer.save_pretrained(folder); --output",
+    "adapter_path": "train --output writes adapters to policy/; generate --model and fuse --adapter read them",
     "resume_from_checkpoint": "GRPOTrainer.resume(folder, task); --resume",
     "resume_adapter_file": "--output with --resume",
     "report_to": f"{_IN_THE_LOOP}: {_RECIPES} for JSON lines, TensorBoard and Weights & Biases",
-    "logging_steps": f"{_IN_THE_LOOP}: step.metrics are there after each step",
+    "logging_steps": f"{_IN_THE_LOOP}: read step.metrics after each step",
     "logging_dir": f"{_IN_THE_LOOP}: {_RECIPES}",
     "run_name": f"{_IN_THE_LOOP}: {_RECIPES}",
-    "log_completions": "train --log-completions N writes them; RunRecord(keep=N) keeps them",
+    "log_completions": "train --log-completions N writes them; RunRecord(keep=N) stores them",
     "save_total_limit": "train keeps the newest two checkpoints",
     "push_to_hub": _HUB,
     "hub_model_id": _HUB,
-    "wandb": f"--output has metrics.jsonl; {_RECIPES} for Weights & Biases",
+    "wandb": f"--output contains metrics.jsonl; {_RECIPES} for Weights & Biases",
     # what is trained
     "model": _MODEL,
     "model_name_or_path": f"{_MODEL}; --model",
     "model_init_kwargs": _MODEL,
-    "processing_class": "tokenizer, as load_tokenizer(folder) returns it",
+    "processing_class": "pass tokenizer=load_tokenizer(folder)",
     "peft_config": _ADAPTERS,
     "use_peft": _ADAPTERS,
     "lora_rank": _ADAPTERS,
     "r": _ADAPTERS,
     "lora_dropout": f"adapters have no dropout here; {_ADAPTERS}",
     "lora_parameters": "GRPOConfig(lora_r=..., lora_alpha=..., lora_target_modules=[...])",
-    "fine_tune_type": f"all parameters are trained; adapters with {_ADAPTERS}",
-    "train_type": f"all parameters are trained; adapters with {_ADAPTERS}",
-    "num_layers": "adapters are in all layers; lora_target_modules chooses among a layer's parts",
+    "fine_tune_type": f"all parameters are trained by default; for adapters set {_ADAPTERS}",
+    "train_type": f"all parameters are trained by default; for adapters set {_ADAPTERS}",
+    "num_layers": "all layers get adapters; lora_target_modules selects the linear maps of a layer",
     "load_in_4bit": _QUANTIZED,
     "load_in_8bit": _QUANTIZED,
     "load_in_4bits": _QUANTIZED,
@@ -97,16 +97,16 @@ HABITS: dict[str, str] = {
     "reward_functions": _TASK,
     "reward_functions_file": f"{_TASK}; --task my_task.py:MyTask",
     "train_dataset": _TASK,
-    "eval_dataset": "RowsTask(rows, held_out_rows=test_rows); without, a tenth of the rows is held out",
+    "eval_dataset": "RowsTask(rows, held_out_rows=test_rows); by default a tenth of the rows is held out",
     "system_prompt": _SYSTEM,
     "system": _SYSTEM,
     "tools": "RowsTask(rows, tools=[...]); the guide 'Tools and environments'",
     "environment_factory": "RowsTask(rows, environment_factory=...); the guide 'Tools and environments'",
-    "max_prompt_length": "a prompt is never cut; max_completion_length bounds the answer",
-    "max_length": "a prompt is never cut; max_completion_length bounds the answer",
-    "max_seq_length": "a prompt is never cut; --max-completion-length bounds the answer",
+    "max_prompt_length": "prompts are never truncated; max_completion_length limits the answer",
+    "max_length": "prompts are never truncated; max_completion_length limits the answer",
+    "max_seq_length": "prompts are never truncated; --max-completion-length limits the answer",
     # how
-    "generation_kwargs": "its parts are settings: temperature, top_k, top_p, min_p, stop_strings",
+    "generation_kwargs": "set its fields separately: temperature, top_k, top_p, min_p, stop_strings",
     "max_new_tokens": _LENGTH,
     "max_tokens": "max_completion_length in training; generate --max-new-tokens",
     "temp": "--temperature",
@@ -121,14 +121,14 @@ HABITS: dict[str, str] = {
     "activation_checkpointing": "gradient_checkpointing; --gradient-checkpointing",
     "generation_batch_size": f"{_BATCH}; with steps_per_generation a multiple of them",
     "per_device_eval_batch_size": _SAMPLED,
-    "auto_find_batch_size": "estimate_memory(config, args) says what fits",
+    "auto_find_batch_size": "estimate_memory(config, args) estimates what fits",
     "data_seed": "seed; --seed",
     "deepspeed": _PROCESSES,
     "fsdp": _PROCESSES,
     "ddp_backend": _PROCESSES,
     "local_rank": _PROCESSES,
     "group_size": "num_generations",
-    "batch_size": "per_device_train_batch_size, in completions",
+    "batch_size": "per_device_train_batch_size, which counts completions",
     "grad_checkpoint": "gradient_checkpointing",
     "grad_accumulation_steps": "gradient_accumulation_steps",
     "grpo_loss_type": "loss_type",
@@ -139,28 +139,28 @@ HABITS: dict[str, str] = {
         f"vllm_importance_sampling_{name}": f"importance_sampling_{name.replace('mode', 'correction')}"
         for name in ("correction", "mode", "clip_min", "clip_max")
     },
-    "use_vllm": "sampling is the kit's own, by MLX, in the same process",
-    "use_liger_kernel": "log-probabilities go through the vocabulary in chunks by themselves",
+    "use_vllm": "the kit samples with MLX in the same process",
+    "use_liger_kernel": "log-probabilities are always computed in chunks of the vocabulary",
     "gradient_checkpointing_kwargs": "gradient_checkpointing=True has no settings",
 }
-"""Names that the kit does not have -> what it has in their place."""
+"""Names that the kit does not have -> their replacement in the kit."""
 
 
 VALUES: dict[str, dict[str, str]] = {
     "scale_rewards": {"True": "group", "False": "none"},
     "optim": dict.fromkeys(("adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_8bit", "adam", "AdamW"), "adamw"),
 }
-"""Values of settings that the kit does not have -> the value that comes nearest."""
+"""Values of settings that the kit does not have -> the closest value that it has."""
 
 
 def other_value(setting: str, value: object) -> str:
-    """A hint for a value that `setting` cannot have but has elsewhere, to be added to an error; empty for any other."""
+    """A hint for an error about a value that other libraries accept for `setting`; empty for any other value."""
     here = VALUES[setting].get(str(value))
-    return f" Elsewhere it may be {value!r}; here write {here!r}." if here else ""
+    return f" Other libraries accept {value!r}; here write {here!r}." if here else ""
 
 
 def not_known(name: str, known: Iterable[str]) -> str:
-    """A hint for `name`, which is not among the `known` ones: the kit's word for it, or the name that was mistyped."""
+    """A hint for an unknown `name`: the kit's replacement for it, or the `known` name that was mistyped."""
     plain = _plain(name)
     if habit := HABITS.get(plain):
         return f"here: {habit}."
@@ -170,7 +170,7 @@ def not_known(name: str, known: Iterable[str]) -> str:
 
 
 def edits(a: str, b: str) -> int:
-    """The number of slips between `a` and `b`: a letter added, left out or exchanged, or two neighbours swapped."""
+    """The number of typos between `a` and `b`: a letter added, omitted or replaced, or two neighbours swapped."""
     before, row = [], list(range(len(b) + 1))
     for i, one in enumerate(a, start=1):
         after = [i]
@@ -187,10 +187,10 @@ def _plain(name: str) -> str:
 
 
 def names_habits(what: str) -> Callable[[type], type]:
-    """A class decorator: the constructor answers all arguments that it does not know with the way to each.
+    """A class decorator: the constructor's error for unknown arguments names the replacement of each.
 
     Args:
-        what: an argument is called in the message: "setting", "argument".
+        what: the word for an argument in the message: "setting", "argument".
     """
 
     def decorate(decorated: type) -> type:

@@ -1,4 +1,4 @@
-"""Log-probabilities of completions under a policy, prompt by prompt and token by token, with a gradient."""
+"""Differentiable log-probabilities of completions under a policy, token by token."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from mlx_grpo_kit.runtime import mx
 
 @dataclass(frozen=True)
 class PaddedBatch:
-    """B completions and their prompts as arrays. The prompts end, and the completions begin, in one common column.
+    """B completions and their prompts as arrays. All prompts end in the last column, so that completions start aligned.
 
     Attributes:
         prompt_ids: int [B / group_size, P], padded on the left.
-        prompt_mask: [B / group_size, P], or None where no prompt is padded.
-        group_size: how many completions in a row share a prompt.
+        prompt_mask: bool [B / group_size, P], False for padding; None if no prompt is padded.
+        group_size: the number of adjacent completions that share a prompt.
         completion_ids: int [B, T], padded on the right.
-        completion_mask: bool [B, T].
+        completion_mask: bool [B, T], False for padding.
     """
 
     prompt_ids: mx.array
@@ -35,7 +35,7 @@ class PaddedBatch:
 
 
 def pad_batch(config: Qwen3Config, prompts: Sequence[TokenIds], completions: Sequence[TokenIds]) -> PaddedBatch:
-    """Token ids as arrays. Raises ValueError for unequal numbers, empty rows, unknown token ids and too many tokens."""
+    """Token ids as arrays. Raises ValueError for unequal lengths, empty rows, unknown token ids and too many tokens."""
     if len(prompts) != len(completions):
         raise ValueError(
             f"There are {len(prompts)} prompts and {len(completions)} completions; expected a prompt for each."
@@ -57,19 +57,21 @@ def batch_logps(
     entropy_gradient: bool = False,
     output_gradient: bool = True,
 ) -> tuple[mx.array, mx.array]:
-    """Log-probability of every completion token, and the entropy of what it was drawn from: float32 [B, T] twice.
+    """Log-probability of every completion token, and the entropy of its distribution: float32 [B, T] twice.
 
     The completion's first token is predicted by the prompt's last position, and every other token by the one before
     it; scoring token t with the logits of position t is the classic mistake. A prompt is computed once for its whole
-    group, and logits only for the positions that predict a completion token. Padded places hold numbers without
-    meaning. The entropy has a gradient where `entropy_gradient` asks for it. The output layer's weight may have none
-    without `output_gradient`, which saves time beside adapters. `gradient_checkpointing` is `qwen3_hidden_states`'s.
+    group, and logits only for the positions that predict a completion token. Padded positions hold arbitrary values.
+    The entropy has a gradient only with `entropy_gradient`. Without `output_gradient` the output layer's weight may get
+    no gradient, which saves time when only adapters are trained. `gradient_checkpointing` is passed to
+    `qwen3_hidden_states`.
 
     Raises ValueError for a temperature that is not a finite number above 0.
     """
     if not 0 < temperature < math.inf:
         raise ValueError(
-            f"temperature is {temperature}; expected a number above 0, the one that the completions were sampled with."
+            f"temperature is {temperature}; expected a number above 0: the temperature that the completions were "
+            "sampled with."
         )
     cache = KVCache(config.num_hidden_layers)
     prompt_mask = batch.prompt_mask
@@ -95,9 +97,9 @@ def per_token_logps(
 ) -> tuple[mx.array, mx.array]:
     """Log-probabilities of each completion token: (logps float32 [B, T], completion_mask bool [B, T]).
 
-    T is the longest completion; shorter ones are padded on the right, where logps is 0. `temperature` must be the one
-    that the completions were sampled with. Differentiable in `params`. Raises ValueError as `pad_batch` and
-    `batch_logps` do.
+    T is the longest completion; shorter ones are padded on the right, where logps is 0. `temperature` must be the
+    temperature that the completions were sampled with. Differentiable in `params`. Raises ValueError like `pad_batch`
+    and `batch_logps`.
     """
     batch = pad_batch(config, prompts, completions)
     logps, _ = batch_logps(config, params, batch, temperature)

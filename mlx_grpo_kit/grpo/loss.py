@@ -2,15 +2,14 @@
 
 Every loss type answers two questions, and `LOSS_TYPES` in `objectives.py` is the table of the answers:
 
-* the objective: what should become large, token by token. The classic is PPO's min(r A, clip(r) A), where A is the
-  completion's advantage and r = exp(logp - old_logp) says how much likelier the token is now than when it was sampled;
-* the weight: what share of the loss one token has. That is where length bias hides.
+* the objective: the quantity to maximize, token by token. The classic is PPO's min(r A, clip(r) A), where A is the
+  completion's advantage and r = exp(logp - old_logp) is how much likelier the token is now than when it was sampled;
+* the weight: the share of one token in the loss. Length bias hides here.
 
 The loss is the sum over completion tokens of weight * (beta * KL - objective). The formulas, the names and the edge
 cases are TRL 1.16's.
 
-`xp` stands for the framework that the arrays are of, MLX, torch or JAX (`arrays.py`): each differentiates these very
-lines.
+`xp` is the framework of the arrays, MLX, torch or JAX (`arrays.py`). Each of them differentiates these lines.
 """
 
 import math
@@ -53,9 +52,9 @@ def compute_grpo_loss(
     """The GRPO loss of B completions of up to T tokens: a scalar to minimise, differentiable in `logps`.
 
     Equation 3 of https://arxiv.org/abs/2402.03300 with loss_type="grpo"; the default is DAPO's, equation 8 of
-    https://arxiv.org/abs/2503.14476. The arrays and what is raised are described at `grpo_loss_and_metrics`, the
-    settings at `GRPOLossConfig`. Numbers are checked too, unless a compiler traces the call: ValueError for
-    log-probabilities above 0, for a mask of other numbers than 0 and 1, and for num_items_in_batch below 1.
+    https://arxiv.org/abs/2503.14476. The arrays and errors are described in `grpo_loss_and_metrics`, and the settings
+    in `GRPOLossConfig`. Unless a compiler traces the call, this function also checks values. It raises ValueError for
+    log-probabilities above 0, for a mask with numbers other than 0 and 1, and for num_items_in_batch below 1.
     """
     config = GRPOLossConfig(
         loss_type=loss_type,
@@ -93,11 +92,11 @@ class Part(NamedTuple):
     """The weights of completions that are part of a larger batch: losses and metrics of all its parts add up.
 
     Attributes:
-        token_weight: [B, 1], the share of the loss that one token of each completion has (`token_weights`).
-        metric_weight: [B, 1], the share that it has in a metric which is a mean over tokens.
-        num_completions: completions of the whole batch, for metrics which are a mean over completions.
+        token_weight: [B, 1], the share of one token of each completion in the loss (`token_weights`).
+        metric_weight: [B, 1], its share in metrics that are means over tokens.
+        num_completions: the number of completions in the whole batch, for metrics that are means over completions.
         policy_mask: bool [B, T], the tokens that `top_entropy_quantile` keeps.
-        entropy_weight: [B, 1], the share that one token of those has in the entropy bonus.
+        entropy_weight: [B, 1], the share of one such token in the entropy bonus.
     """
 
     token_weight: Array
@@ -120,34 +119,35 @@ def grpo_loss_and_metrics(
     num_items_in_batch: int | Array | None = None,
     part: Part | None = None,
 ) -> tuple[Array, dict[str, Array]]:
-    """The loss, and what TRL logs about it.
+    """Return the loss and the metrics that TRL logs about it.
 
-    The arrays are MLX's, torch's or JAX's, as `logps` is. The metrics come from the same forward pass, so
-    `mx.value_and_grad` of this function gives all three; MLX's are lazy until they are evaluated with the loss.
+    All arrays are of the same framework as `logps`: MLX, torch or JAX. The metrics come from the same forward pass, so
+    `mx.value_and_grad` of this function gives loss, metrics and gradient; in MLX the metrics are lazy until they are
+    evaluated with the loss.
 
     Args:
-        config: what the loss looks like.
-        logps: [B, T] log-probabilities of the sampled tokens under the policy that is trained, at the temperature they
-            were sampled with. Half precision is computed in float32.
-        old_logps: [B, T] the same under the policy that sampled. None means it is this very policy: every ratio is 1,
-            and the gradient is the policy gradient all the same. No gradient flows into it, nor into ref_logps, so
-            passing logps itself is safe.
+        config: the settings of the loss.
+        logps: [B, T] log-probabilities of the sampled tokens under the trained policy, at the sampling temperature.
+            Half precision is converted to float32.
+        old_logps: [B, T] the same under the policy that sampled. None means that the trained policy sampled: every
+            ratio is 1, and the gradient is still the policy gradient. No gradient flows into old_logps or ref_logps, so
+            you can pass logps itself.
         advantages: [B], from `compute_advantages`, or one per token, [B, T].
-        completion_mask: [B, T], 1 or True for the tokens that the policy chose, up to and including the first EOS. What
-            stands at the other places, NaN and infinities too, has no influence on the loss or the gradient.
-        ref_logps: [B, T] log-probabilities under the reference policy. Needed when beta > 0; with beta 0 it only
-            adds the metric.
-        entropies: [B, T] of the distributions under the policy that is trained. Needed with entropy_coef, which needs
-            their gradient too (`batch_logps` leaves it out unless asked), or top_entropy_quantile.
+        completion_mask: [B, T], 1 or True for the tokens that the policy chose, up to and including the first EOS.
+            Values at masked positions, even NaN and infinities, have no influence on the loss or the gradient.
+        ref_logps: [B, T] log-probabilities under the reference policy. Required if beta > 0; with beta 0 it only adds
+            the metric.
+        entropies: [B, T] entropies of the trained policy's distributions. Required with top_entropy_quantile, and with
+            entropy_coef, which needs their gradient too (`batch_logps(..., entropy_gradient=True)`).
         sampling_logps: [B, T] of the sampling policy as the sampler computed them, where its numbers differ from the
             learner's; NaN for a token without any. None: old_logps. Used by off_policy_mask_threshold and
             importance_sampling_correction. No gradient flows into it.
         num_items_in_batch: completion tokens in the whole batch of one optimizer step, for "dapo", "cispo", "vespo" and
-            "reinforce". Then the gradients of its micro-batches add up to that of the batch. None counts this batch's
-            tokens. The others are means over their micro-batch: average those (see
+            "reinforce". Then the gradients of the micro-batches add up to that of the batch. None counts the tokens of
+            these arrays. The losses of other types are means over their micro-batch: average those (see
             `GRPOLossConfig.micro_batches_add_up`).
-        part: what these completions weigh in a larger batch, if they are not to be weighed among themselves; then
-            num_items_in_batch is not looked at.
+        part: the weights of these completions when they form a micro-batch of a larger batch. Then num_items_in_batch
+            is ignored.
 
     Returns:
         The loss, a scalar, and the metrics, scalars by name: "kl" when ref_logps is given (times the ratio with
@@ -157,7 +157,7 @@ def grpo_loss_and_metrics(
         for vespo "vespo/phi_seq_mean"; with entropy_coef "policy_loss", the loss without the bonus.
 
     Raises:
-        ValueError: an array whose shape does not fit, beta without ref_logps, entropies that are missing.
+        ValueError: an array of the wrong shape, beta > 0 without ref_logps, or missing entropies.
     """
     tokens = token_losses(
         config,
@@ -185,14 +185,15 @@ def grpo_loss_and_metrics(
 
 
 class TokenLosses(NamedTuple):
-    """A loss before its tokens are added up: it is sum(mask * weights * losses).
+    """The terms of a loss per token: the loss is sum(mask * weights * losses).
 
     Attributes:
-        losses: [B, T], or [B, 1] where every token of a completion shares the value.
-        weights: the share of the loss that one token has: [], [B, 1] or [B, T].
-        events: by the name of the metric that is its mean, what became of each token: [B, T] or [B, 1].
+        losses: [B, T], or [B, 1] if all tokens of a completion share the value.
+        weights: the share of one token in the loss: [], [B, 1] or [B, T].
+        events: by the name of a metric, its value for each token, [B, T] or [B, 1]. The metric is the mean.
         mask: [B, T] bool.
-        policy_mask: [B, T] bool, those of them that `top_entropy_quantile` keeps, on which the entropy bonus acts too.
+        policy_mask: [B, T] bool, the tokens of the mask that `top_entropy_quantile` keeps. The entropy bonus acts on
+            these.
     """
 
     losses: Array
@@ -218,28 +219,30 @@ def token_losses(
     """The terms that `grpo_loss_and_metrics` adds up, token by token, with the same arguments and errors."""
     logps = xp.as_floats(logps, logps)
     if logps.ndim != 2 or 0 in logps.shape:
-        raise ValueError(f"logps has shape {logps.shape}; expected (B, T): one row a completion, one column a token.")
+        raise ValueError(
+            f"logps has shape {logps.shape}; expected (B, T): one row per completion, one column per token."
+        )
     if config.beta != 0 and ref_logps is None:
-        raise ValueError(f"beta is {config.beta}, so ref_logps is needed: the reference's log-probabilities, [B, T].")
+        raise ValueError(f"beta is {config.beta}, so ref_logps is required: the reference's log-probabilities, [B, T].")
     if config.needs_entropies and entropies is None:
         raise ValueError(
             f"entropy_coef is {config.entropy_coef} and top_entropy_quantile {config.top_entropy_quantile}, so "
-            "entropies are needed: those of the distributions that the tokens were drawn from, [B, T]."
+            "entropies are required: those of the distributions that the tokens were sampled from, [B, T]."
         )
     if entropies is not None:
         _check_same_shape("entropies", xp.as_floats(entropies, logps), logps)
     advantages = xp.as_floats(advantages, logps)
     if advantages.shape not in (logps.shape[:1], logps.shape):
         raise ValueError(
-            f"advantages has shape {advantages.shape}; expected {logps.shape[:1]}: one for each of the completions in "
-            f"logps, whose shape is {logps.shape}, or that shape itself: one for each token."
+            f"advantages has shape {advantages.shape}; expected {logps.shape[:1]}: one per completion in logps, whose "
+            f"shape is {logps.shape}; or that shape: one per token."
         )
     mask = xp.as_bools(completion_mask, logps)
     _check_same_shape("completion_mask", mask, logps)
 
-    # The one place where the mask meets the log-probabilities. A masked position becomes 0 in each of them, so its
-    # ratio is 1 and its KL 0. Masking only the finished loss would be too late: by then exp may have overflowed, and
-    # the gradient of 0 * inf is NaN under a loss that looks fine.
+    # The mask is applied to the log-probabilities here and nowhere else. A masked position becomes 0 in each of them,
+    # so its ratio is 1 and its KL 0. Masking only the finished loss would be too late: by then exp may have overflowed,
+    # and the gradient of 0 * inf is NaN although the loss looks fine.
     def at_completion_tokens(name: str, values: Array) -> Array:
         _check_same_shape(name, values, logps)
         return xp.where(mask, values, 0.0)
@@ -287,7 +290,7 @@ def token_losses(
         if config.beta != 0:
             per_token_loss = per_token_loss + config.beta * kl
 
-    # Counted in the dtype of the loss: one over a whole number would be float32.
+    # Count in the dtype of the loss: 1 divided by an integer array would be float32.
     weight = part.token_weight if part else config.type.weight(xp.as_type(mask, logps), config, num_items_in_batch)
     return TokenLosses(per_token_loss, weight, events, mask, policy_mask)
 
@@ -295,8 +298,8 @@ def token_losses(
 def high_entropy_mask(entropies: Array, completion_mask: Array, top_entropy_quantile: float) -> Array:
     """The completion tokens of a batch among the `top_entropy_quantile` with the highest entropy: bool [B, T].
 
-    Those at or above the quantile 1 - top_entropy_quantile of all of them, which stands between two of them where it
-    falls there, as `torch.quantile` has it. "Beyond the 80/20 Rule", https://arxiv.org/abs/2506.01939, equation 7.
+    These are the tokens at or above the quantile 1 - top_entropy_quantile of all entropies, interpolated like
+    `torch.quantile`. "Beyond the 80/20 Rule", https://arxiv.org/abs/2506.01939, equation 7.
     """
     entropies = xp.as_floats(entropies, entropies)
     mask = xp.as_bools(completion_mask, entropies)
@@ -323,7 +326,7 @@ def _k3(log_ratio: Array) -> Array:
 
 
 def metric_names(config: GRPOLossConfig) -> list[str]:
-    """The metrics that a loss has, with "kl" where it pulls towards a reference."""
+    """The names of a loss's metrics, with "kl" if the loss has a KL penalty."""
     one = mx.zeros((1, 1))
     _, metrics = grpo_loss_and_metrics(
         config, one, None, mx.zeros(1), one == 0, ref_logps=one if config.beta else None, entropies=one
@@ -334,13 +337,16 @@ def metric_names(config: GRPOLossConfig) -> list[str]:
 def token_weights(
     config: GRPOLossConfig, completion_mask: Array, num_items_in_batch: int | Array | None = None
 ) -> Array:
-    """The share that each token has in the loss: [B, T] float32, 0 where completion_mask is."""
+    """The share of each token in the loss: float32 [B, T], 0 where completion_mask is 0."""
     mask = xp.float32(xp.as_bools(completion_mask, completion_mask))
     return mask * config.type.weight(mask, config, num_items_in_batch)
 
 
 def token_mean(values: Array, mask: Array, part: Part | None = None) -> Array:
-    """Mean over completion tokens; over completions where a whole completion shares one value. Of a part: its share."""
+    """The mean over completion tokens, or over completions for values [B, 1].
+
+    With `part`, this part's share of the mean.
+    """
     if values.shape != mask.shape:
         return values.sum() / (part.num_completions if part else mask.shape[0])
     mask = xp.as_type(mask, values)

@@ -22,20 +22,21 @@ class GRPOLossConfig:
         epsilon: the ratio may fall to 1 - epsilon before a bad completion's token is clipped.
         epsilon_high: the ratio may rise to 1 + epsilon_high before a good completion's token is clipped; None means
             epsilon. DAPO recommends 0.28. For "cispo" it is the largest weight itself (about 5), and must be given.
-        delta: cap of the ratio also where PPO's minimum does not clip it, in tokens of bad completions (INTELLECT-2,
-            https://arxiv.org/abs/2505.07291). Recommended: more than 1 + epsilon_high.
+        delta: an upper bound on the ratios of tokens in bad completions, which PPO's minimum does not clip
+            (INTELLECT-2, https://arxiv.org/abs/2505.07291). Recommended: more than 1 + epsilon_high.
         beta: weight of the KL penalty that keeps the policy near the reference.
-        importance_sampling_level: "token": one ratio a token; "sequence": one ratio a completion, the geometric mean of
-            its tokens' ratios (GSPO, https://arxiv.org/abs/2507.18071).
-        max_completion_length: the constant length that "dr_grpo" divides by. No default (TRL: 512), because a wrong
-            constant looks like a wrong learning rate.
+        importance_sampling_level: "token": one ratio per token; "sequence": one ratio per completion, the geometric
+            mean of its tokens' ratios (GSPO, https://arxiv.org/abs/2507.18071).
+        max_completion_length: the constant length that "dr_grpo" divides by. There is no default (TRL: 512), because a
+            wrong constant looks like a wrong learning rate.
         use_bias_correction_kl: multiply the KL penalty by the ratio (DeepSeek-V3.2, https://arxiv.org/abs/2512.02556).
             False is the plain k3 estimator; TRL 1.16's default is True.
-        entropy_coef: weight of the entropy bonus, the mean entropy of the distributions that tokens were drawn from: a
-            policy is paid for staying undecided. It is that mean whatever the loss type.
-        top_entropy_quantile: the share of tokens that have a policy loss, those whose distribution had the highest
-            entropy ("Beyond the 80/20 Rule", https://arxiv.org/abs/2506.01939, recommends 0.2). The others keep their
-            place in what is divided by, and their KL penalty. 1 keeps all; 0 the one with the highest.
+        entropy_coef: weight of the entropy bonus, which is the mean entropy of the distributions that tokens were
+            sampled from: the policy is rewarded for staying undecided. The mean is the same for every loss type.
+        top_entropy_quantile: the share of tokens that have a policy loss: those whose distribution had the highest
+            entropy ("Beyond the 80/20 Rule", https://arxiv.org/abs/2506.01939, recommends 0.2). The other tokens still
+            count in the denominator and keep their KL penalty. 1 keeps all tokens; 0 keeps only the one with the
+            highest entropy.
         off_policy_mask_threshold: a completion with a negative advantage has no policy loss once its mean
             log-probability has fallen by more than this since it was sampled (`on_policy_enough`; DeepSeek-V3.2,
             equation 9). None keeps all completions.
@@ -44,7 +45,8 @@ class GRPOLossConfig:
             "sequence_truncate" or "sequence_mask". None, the default, applies no weights (TRL: "sequence_mask" with
             vLLM, as `vllm_importance_sampling_mode`).
         importance_sampling_clip_min, importance_sampling_clip_max: the bounds of these weights; None for no bound.
-        extra: settings of your own objective, by name. Here are the fields that a subclass of `GRPOConfig` adds.
+        extra: settings of your own objective, by name. The trainer puts the fields here that a subclass of `GRPOConfig`
+            adds.
 
     Raises:
         ValueError: a setting that is unknown, out of range, or missing for the loss type.
@@ -134,17 +136,17 @@ class GRPOLossConfig:
 
     @property
     def needs_entropies(self) -> bool:
-        """True if the loss uses the entropies of the distributions that tokens were drawn from."""
+        """True if the loss uses the entropies of the distributions that tokens were sampled from."""
         return self.entropy_coef != 0 or self.top_entropy_quantile < 1
 
     @property
     def type(self) -> LossType:
-        """The row of `LOSS_TYPES`, or your own."""
+        """The row of `LOSS_TYPES`, or your own `LossType`."""
         return self.loss_type if isinstance(self.loss_type, LossType) else LOSS_TYPES[self.loss_type]
 
     @property
     def micro_batches_add_up(self) -> bool:
-        """Accumulate by adding losses that were given the batch's num_items_in_batch; else by averaging losses."""
+        """True if the losses of micro-batches, given the batch's num_items_in_batch, are added; False if averaged."""
         return self.type.adds_up
 
 

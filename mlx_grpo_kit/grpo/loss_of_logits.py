@@ -1,4 +1,4 @@
-"""The GRPO loss as training backends take one: from logits, labels and a mask, in any of their frameworks."""
+"""The GRPO loss in the form that training backends take: of logits, labels and a mask, in any of their frameworks."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from mlx_grpo_kit.grpo.loss_config import GRPOLossConfig
 
 
 def grpo_loss_fn(config: GRPOLossConfig, temperature: float = 1.0) -> Callable:
-    """A `loss_fn` for a training backend of MLX, torch, JAX or torchax.
+    """Return a `loss_fn` for a training backend of MLX, torch, JAX or torchax.
 
         backend = PyTorchTrainingBackend(model, optimizer, grpo_loss_fn(GRPOLossConfig()), folder)
         backend.forward_backward({"input_ids": ..., "labels": ..., "loss_mask": ..., "advantages": ...})
 
     Args:
-        config: what the loss looks like.
-        temperature: the one that the completions were sampled with.
+        config: the settings of the loss.
+        temperature: the temperature that the completions were sampled with.
 
     Returns:
         loss_fn(logits, labels, loss_mask, *, advantages, old_logps=None, ref_logps=None, sampling_logps=None,
         num_items_in_batch=None, part=None) -> (loss, metrics). logits are [B, T, V]; labels int64 or int32 [B, T], the
-        token that the logits of the same place predict (so those of a model that reads `input_ids[:, :-1]` go with
-        `input_ids[:, 1:]`); loss_mask [B, T] is 1 at completion tokens; the others are as in `grpo_loss_and_metrics`.
-        The metrics are its own and "entropy", the mean over completion tokens; and "logps" [B, T], which are the
-        `old_logps` of later updates from the same completions.
+        tokens that the logits at the same positions predict (for the logits of `input_ids[:, :-1]` they are
+        `input_ids[:, 1:]`); loss_mask [B, T] is 1 at completion tokens; the other arguments are as in
+        `grpo_loss_and_metrics`. The metrics are those of `grpo_loss_and_metrics`; "entropy", the mean over completion
+        tokens; and "logps" [B, T], which you pass as `old_logps` in later updates from the same completions.
     """
 
     def loss_fn(
@@ -66,7 +66,7 @@ def token_logps_and_entropies(logits: Array, labels: Array, temperature: float =
     """log softmax(logits / temperature) of the labels, and the entropy of that distribution in nats: [B, T] twice.
 
     Args:
-        logits: [B, T, V]. Half precision is computed in float32.
+        logits: [B, T, V]. Half precision is converted to float32.
         labels: int [B, T].
     """
     logits = xp.as_floats(logits, logits) / temperature

@@ -1,13 +1,14 @@
 """An estimate of the memory of a training run from its settings alone, before anything is loaded.
 
-A step has three phases, whose temporary memory goes when they end:
+A step has three phases, each of which frees its temporary memory at its end:
 
-    sampling    a key-value cache, and what a token's logits take
+    sampling    a key-value cache, and the logits of one token per completion
     learning    gradients, activations, and the output layer's log-probabilities
-    updating    gradients, and the new numbers of some parameters beside the old ones
+    updating    gradients, and the new values of some parameters in addition to the old ones
 
-Parameters, the optimizer's moments and the reference policy are there throughout. What these take is counted; how many
-values of a transformer block MLX's CPU back end has alive at a time was measured once and stands below as numbers.
+Parameters, the optimizer's moments and the reference policy take memory throughout. Their bytes are counted. The number
+of values of a transformer block that MLX's CPU back end keeps alive at a time was measured once; the constants below
+are the result.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ from mlx_grpo_kit.qwen3.params import param_shapes
 from mlx_grpo_kit.runtime import mx
 
 CACHE_BYTES = 2 * 2**30
-"""What keys and values may take while sampling, where `completion_batch_size` does not say: 34 completions of
-Qwen3-0.6B with 268 positions in float32."""
+"""The largest key-value cache if `completion_batch_size` is None.
+
+It holds 34 completions of Qwen3-0.6B with 268 positions in float32.
+"""
 
 FLOAT32 = 4
 
@@ -44,11 +47,12 @@ def estimate_memory(
     processes: int = 1,
     quantization: Mapping[str, Any] | None = None,
 ) -> dict[str, int]:
-    """Bytes that MLX will hold at most while `GRPOTrainer` trains, by part and in all. Nothing is computed.
+    """Estimate the peak of MLX's memory while `GRPOTrainer` trains, in bytes by part and in total. Nothing is computed.
 
-    Within 15% of what MLX's CPU back end measures (tests/grpo/test_memory.py), but for small models with gradient
-    checkpointing, which were seen to take a third more. With another learner (`backend`) it is what the run would take
-    through MLX: torch and JAX hold parameters of their own, and other activations, and are not counted.
+    The estimate is within 15% of the memory that MLX's CPU back end measures (tests/grpo/test_memory.py), except for
+    small models with gradient checkpointing, which were seen to take a third more. It is always an estimate for MLX:
+    with another learner (`backend`), torch or JAX store their own parameters and other activations, which are not
+    counted.
 
     Args:
         config: the model.
@@ -56,13 +60,13 @@ def estimate_memory(
         prompt_length: tokens of the longest prompt.
         max_completion_length: the task's, used if `args` set none. None means 256 tokens, the kit's default for rows
             and chats (TRL's default is 512).
-        processes: how many train together. The bytes are those of one of them.
-        quantization: what a quantized model's config.json says by this name: {"bits": 4, "group_size": 64}.
+        processes: the number of processes that train together. The bytes are those of one process.
+        quantization: the entry of this name in a quantized model's config.json: {"bits": 4, "group_size": 64}.
 
     Returns:
-        "parameters", "optimizer" and "reference" are there all the time; "KV cache" while sampling; "gradients" while
+        "parameters", "optimizer" and "reference" take memory all the time; "KV cache" while sampling; "gradients" while
         learning and updating; "activations" and "log-probs" while learning; "update" while updating. "total" is the
-        largest that are there at once, and less than their sum.
+        peak, which is less than their sum.
     """
     shapes = list(param_shapes(config).values())
     trained = list(adapter_shapes(config, args.lora_r, args.lora_targets).values()) if args.lora_r else shapes
@@ -87,7 +91,7 @@ def estimate_memory(
     sampled = min(own_rows, completion_batch_size(config, args, prompt_length + length, dtype))
     cache = sampled * (prompt_length + length) * kv_cache_bytes_per_position(config, dtype)
     parts["KV cache"] = cache
-    # While the cache grows its last layers exist twice, and a token is drawn from some copies of its logits.
+    # While the cache grows, its last layers exist twice, and sampling a token makes some copies of its logits.
     sampling = unpacked + copies + 2 * cache + 6 * FLOAT32 * sampled * config.vocab_size
 
     parts["gradients"] = params
@@ -98,14 +102,14 @@ def estimate_memory(
     inputs = width * tokens * config.hidden_size * config.num_hidden_layers
     accumulates = args.gradient_accumulation_steps > 1
     if frozen:
-        # No gradient has the output layer's size; its slopes come with it, in a few buffers of a row a token.
+        # No gradient has the output layer's size. Its input gradients take a few buffers with one row per token.
         logps = FLOAT32 * (
             columns * (7 * rows * length + 3 * config.hidden_size) + 4 * rows * length * config.hidden_size
         )
-        # A packed map's input is not kept for a gradient of its weight.
+        # The input of a quantized map is not kept, because its weight has no gradient.
         kept_layers, block_values = inputs, block - (4 * config.intermediate_size if quantization else 0)
         if not args.gradient_checkpointing:
-            # Less than where all is trained, of queries, whose inputs no gradient asks for.
+            # Adapters keep fewer activations of queries, because no gradient needs their inputs.
             queries = config.num_attention_heads * config.head_dim
             kept_layers = width * tokens * (kept - 2 * queries) * config.num_hidden_layers
             block_values = (block - 4 * queries) // 2
@@ -124,7 +128,8 @@ def estimate_memory(
         layers = width * tokens * kept * config.num_hidden_layers
         activations = layers + width * tokens * block // 2
         table = rows * length * config.vocab_size
-        # The gradient of a large output layer comes in pieces, which are put together, beside that of the look-up.
+        # The gradient of a large output layer comes in pieces that are concatenated, in addition to that of the
+        # look-up.
         logps = 4 * output if table > WHOLE else 4 * FLOAT32 * table + 2 * output
         at_first = max(layers + logps, activations)
         learning = copies + (params + at_first if accumulates else max(at_first, params + largest))
@@ -134,12 +139,12 @@ def estimate_memory(
     parts["update"] = 3 * group if args.optim == "adamw" else max(group, largest)
     message = 2 * max(min(params, FLOAT32 * MESSAGE), largest) if processes > 1 else 0
     updating = params + max(parts["update"], message)
-    kept = params + parts["optimizer"] if args.num_iterations > 1 else 0  # what a failing step goes back to
+    kept = params + parts["optimizer"] if args.num_iterations > 1 else 0  # the state that a failing step restores
     return parts | {"total": always + max(sampling, learning + kept, updating + kept)}
 
 
 def completion_batch_size(config: Qwen3Config, args: GRPOConfig, num_positions: int, dtype: mx.Dtype) -> int:
-    """The number of completions sampled at once: whole groups, because a prompt is read once for its group."""
+    """The number of completions sampled at once: whole groups, because a prompt is computed once for its group."""
     size = args.completion_batch_size
     if size is None:
         size = CACHE_BYTES // (num_positions * kv_cache_bytes_per_position(config, dtype))
@@ -147,7 +152,7 @@ def completion_batch_size(config: Qwen3Config, args: GRPOConfig, num_positions: 
 
 
 def machine_memory() -> int:
-    """Bytes of memory that this process may use: the machine's, or less where a container's limit says so."""
+    """Bytes of memory that this process may use: the machine's, or a container's limit if that is lower."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = Path("/sys/fs/cgroup/memory.max")
     words = limit.read_text().strip() if limit.is_file() else "max"
@@ -171,7 +176,7 @@ def _moments(shapes: list[tuple[int, ...]], optim: str) -> int:
 
 
 def _frozen(shapes: list[tuple[int, ...]], width: int, quantization: Mapping[str, Any] | None) -> int:
-    """Bytes of a model that is not trained; a packed number takes its bits, and its share of a scale and a bias."""
+    """Bytes of a frozen model. A quantized number takes its bits, and its share of a scale and a bias."""
     bits = 8 * width
     if quantization is not None:
         bits = quantization["bits"] + 16 * width / quantization["group_size"]
@@ -179,7 +184,7 @@ def _frozen(shapes: list[tuple[int, ...]], width: int, quantization: Mapping[str
 
 
 def _block_values(config: Qwen3Config, positions: int) -> tuple[int, int]:
-    """Numbers a token of one transformer block: alive in its forward and backward pass, and kept between the two."""
+    """Numbers per token of a transformer block: those alive in its two passes, and those kept in between."""
     hidden, inner = config.hidden_size, config.intermediate_size
     queries = config.num_attention_heads * config.head_dim
     keys = config.num_key_value_heads * config.head_dim

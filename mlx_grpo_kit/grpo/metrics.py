@@ -14,7 +14,7 @@ GRADIENT_METRICS = ("norm", "largest", "zeros")
 
 
 def batch_metrics(batch: Batch) -> dict[str, float]:
-    """TRL's metrics of N completions. One without a value (no scored completion) is NaN."""
+    """TRL's metrics of N completions. A metric without a value (no scored completion) is NaN."""
     rewards, lengths = batch.rewards, batch.completions.drawn_lengths
     metrics = {"reward": mean(rewards), "reward_std": _std(rewards)}
     for name, values in batch.scores.by_name.items():
@@ -50,7 +50,7 @@ def _tool_metrics(batch: Batch) -> dict[str, float]:
 
 
 def redraw_metrics(batch: Batch) -> dict[str, float]:
-    """Dynamic sampling: how many groups were drawn, and the mean reward of all of them."""
+    """Metrics of dynamic sampling: the number of groups sampled, and their mean reward."""
     return {
         "dynamic_sampling/groups_drawn": float(sum(map(len, batch.drawn))),
         "dynamic_sampling/reward": mean(np.concatenate(batch.drawn)),
@@ -78,7 +78,7 @@ def mean_metrics(history: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def mean(values: Sequence[float] | np.ndarray) -> float:
-    """The mean of the values that are not NaN; NaN where there are none."""
+    """The mean of the values that are not NaN; NaN if there are none."""
     values = np.asarray(values, np.float64)
     return float(np.nanmean(values)) if not np.isnan(values).all() else math.nan
 

@@ -1,9 +1,9 @@
-"""Cut a batch into micro-batches of completions that go through the model together, and leave out the idle ones.
+"""Group completions into micro-batches, and leave out those that would not change the gradient.
 
-A completion whose advantage is 0 adds nothing to the gradient of most losses, so without a KL penalty a group of such
-is left out: late in a run most groups are equally right throughout. What a token weighs in the loss is decided before,
-by the whole batch as it was sampled, so leaving out and grouping anew change neither the gradient nor what a metric
-means. So is which tokens have the highest entropy. An entropy bonus acts on every completion, and none is left out.
+A completion with advantage 0 adds nothing to the gradient of most losses. So without a KL penalty, groups of such
+completions are left out; late in a run, that is most groups. Token weights, and the tokens with the highest entropy,
+are determined before from the whole sampled batch. So leaving out and regrouping change neither the gradient nor the
+meaning of a metric. An entropy bonus acts on every completion; with it none is left out.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mlx_grpo_kit.runtime import mx
 class MicroBatch:
     """Completions that go through the model together.
 
-    On the first pass over completions of the policy itself every ratio is exactly 1: `old_logps` are None, and the
+    On the first pass over the policy's own completions every ratio is exactly 1: `old_logps` is None. The
     log-probabilities of that pass become the `old_logps` of later passes. `sampling_logps` are those that the sampler
     computed.
     """
@@ -47,15 +47,15 @@ def micro_batches(
     rows: range | None = None,
     mini_batches: int = 1,
 ) -> tuple[list[MicroBatch], dict[str, float]]:
-    """The micro-batches of a step, completions of similar length together, and the metrics of the rest.
+    """The micro-batches of a step, sorted by completion length, and the metrics of the completions that are left out.
 
-    The entropy of a completion that is left out is the one that it was sampled with. That is what the first of
-    `num_iterations` updates would have measured, and for the later ones, which TRL measures anew, what it had been.
+    The entropy of a completion that is left out is the one measured when it was sampled. The first of `num_iterations`
+    updates would measure the same; for later updates, for which TRL measures again, it is the earlier value.
 
     Args:
-        batch: of all processes.
-        rows: this process's part of a mini-batch, whole groups; None: all.
-        mini_batches: the number of equal parts into which the batch is divided, each with an update of its own.
+        batch: the batch of all processes.
+        rows: this process's part of a mini-batch, in whole groups; None means all.
+        mini_batches: the number of equal parts into which the batch is divided, each with its own update.
     """
     completions, rows = batch.completions, range(len(batch.completions)) if rows is None else rows
     mask = padded(completions.token_mask)
@@ -123,7 +123,7 @@ def _column(values: Sequence[float], rows: Sequence[int]) -> mx.array:
 def _token_weights(config: GRPOLossConfig, mask: np.ndarray, size: int) -> tuple[list[float], list[float]]:
     """The weight of one token of each completion, in the loss and in the metrics, as TRL would weigh it.
 
-    TRL's micro-batches are `size` completions in a row, and its metrics the means of those of its micro-batches.
+    TRL's micro-batches are `size` consecutive completions, and its metrics are the means of those of its micro-batches.
     """
     counts = mask.sum(axis=1)
     chunks = [counts[start : start + size] for start in range(0, len(counts), size)]
@@ -131,7 +131,9 @@ def _token_weights(config: GRPOLossConfig, mask: np.ndarray, size: int) -> tuple
     share = 1.0 if config.micro_batches_add_up else 1 / len(chunks)
     weights, metric_weights = [], []
     for count in chunks:
-        counted = np.arange(max(count.max(), 1)) < count[:, None]  # a weight depends on how many tokens count
+        counted = (
+            np.arange(max(count.max(), 1)) < count[:, None]
+        )  # a weight depends only on the number of tokens that count
         weights += (share * token_weights(config, mx.array(counted), int(counts.sum()))[:, 0]).tolist()
         metric_weights += [1 / (len(chunks) * count.sum()) if each else 0.0 for each in count]
     return weights, metric_weights
@@ -142,7 +144,7 @@ def _of_high_entropy(
 ) -> tuple[np.ndarray, list[float]]:
     """The tokens [N, T] that have a policy loss, and the weight of one of them in the entropy bonus."""
     masks, weights = [], []
-    for start in range(0, len(mask), size):  # each of TRL's micro-batches by itself
+    for start in range(0, len(mask), size):  # each of TRL's micro-batches separately
         rows = slice(start, start + size)
         chosen = high_entropy_mask(mx.array(entropies[rows]), mx.array(mask[rows]), config.top_entropy_quantile)
         masks.append(np.array(chosen))

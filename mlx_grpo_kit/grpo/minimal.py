@@ -2,8 +2,8 @@
 
     python -m mlx_grpo_kit.grpo.minimal
 
-The tiny model learns addition. Change anything: this page is meant to be copied. What `GRPOTrainer` does beyond it is
-checkpoints, several processes, micro-batches, and errors that explain themselves.
+The tiny model learns addition. Change anything: this page is meant to be copied. `GRPOTrainer` adds checkpoints,
+several processes, micro-batches, and errors that explain themselves.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NUM_PROMPTS, NUM_GENERATIONS, MAX_GRAD_NORM = 8, 8, 1.0
 
 def sample(config: Qwen3Config, params: Mapping[str, mx.array], tokenizer: Tokenizer, task: Task, step: int, seed=0):
     """Ask a few questions, each NUM_GENERATIONS times: (prompts, completions, rewards [N])."""
-    # Two seeds from one, so that problems and sampling are independent of each other.
+    # Make two seeds from one, so that problems and sampling are independent of each other.
     problem_seed, sampling_seed = np.random.SeedSequence([seed, step, 0]).generate_state(2)
     drawn = task.sample(np.random.default_rng(problem_seed), NUM_PROMPTS)
     problems = [problem for problem in drawn for _ in range(NUM_GENERATIONS)]
@@ -50,14 +50,14 @@ def gradient(config: Qwen3Config, params: Mapping[str, mx.array], prompts, compl
 
     def loss_fn(params):
         logps, mask = per_token_logps(config, params, prompts, completions)
-        # The policy itself has just sampled: the old log-probabilities are its own, and every ratio is exactly 1.
+        # The policy itself has just sampled, so the old log-probabilities are its own, and every ratio is exactly 1.
         return compute_grpo_loss(logps, mx.stop_gradient(logps), advantages, mask)
 
     return value_and_grad(loss_fn, params)
 
 
 def train(max_steps: int = 150, learning_rate: float = 5e-4, seed: int = 0) -> dict[str, mx.array]:
-    """Learn addition from rewards alone, and print how it goes. Returns the parameters."""
+    """Learn addition from rewards alone, and print the progress. Returns the parameters."""
     (config, params), tokenizer, task = load_pretrained(TINY), load_tokenizer(TINY), get_task("addition")
     optimizer = optim.AdamW(learning_rate, betas=[0.9, 0.999], weight_decay=0.0, bias_correction=True)
     for step in range(max_steps):

@@ -23,8 +23,8 @@ from mlx_grpo_kit.grpo.arrays import Array
 if TYPE_CHECKING:
     from mlx_grpo_kit.grpo.loss_config import GRPOLossConfig
 
-# SAPO's gate is a little sharper for bad completions; VESPO's (k, lambda) are the shape of its Gamma weighting.
-# Both are the papers' values and TRL's defaults.
+# SAPO's gate is a little sharper for bad completions; VESPO's (k, lambda) shape its Gamma weighting. All are the
+# papers' values and TRL's defaults.
 SAPO_TEMPERATURE_POSITIVE, SAPO_TEMPERATURE_NEGATIVE = 1.0, 1.05
 VESPO_POSITIVE, VESPO_NEGATIVE = (2.0, 3.0), (3.0, 2.0)
 
@@ -52,7 +52,7 @@ class TokenBatch(NamedTuple):
 
 
 Objective = Callable[[TokenBatch, "GRPOLossConfig"], tuple[Array, dict[str, Array]]]
-"""Returns the quantity to maximize, [B, T] or [B, 1], and metrics by name: a value or an event per token."""
+"""A function that returns the quantity to maximize, [B, T] or [B, 1], and metrics by name, one value per token."""
 
 TokenWeight = Callable[[Array, "GRPOLossConfig", "int | Array | None"], "Array | float"]
 """(mask [B, T] of 0.0 and 1.0, config, num_items_in_batch) -> the weight of one token in the loss, [] or [B, 1],
@@ -163,27 +163,27 @@ def _vespo(batch: TokenBatch, config: GRPOLossConfig) -> tuple[Array, dict[str, 
 
 
 def mean_of_completion_means(mask, config, num_items_in_batch):
-    """Weigh completions equally: a token of a short one weighs more, which favours short good and long bad answers."""
+    """Weight completions equally: a token of a short one counts more, which favours short good and long bad answers."""
     return 1 / (mask.shape[0] * lengths(mask))
 
 
 def mean_of_completion_sums(mask, config, num_items_in_batch):
-    """Weigh all tokens equally, whatever the length. LUSPO, https://arxiv.org/abs/2602.05261."""
+    """Weight all tokens equally, whatever the length. LUSPO, https://arxiv.org/abs/2602.05261."""
     return 1 / mask.shape[0]
 
 
 def constant_length(mask, config, num_items_in_batch):
-    """Weigh tokens as if every completion had full length. Dr. GRPO, https://arxiv.org/abs/2503.20783."""
+    """Weight tokens as if every completion had the maximum length. Dr. GRPO, https://arxiv.org/abs/2503.20783."""
     return 1 / (mask.shape[0] * config.max_completion_length)
 
 
 def mean_over_these_tokens(mask, config, num_items_in_batch):
-    """Weigh the tokens of a micro-batch equally; a token of a micro-batch with fewer tokens weighs more."""
+    """Weight the tokens of a micro-batch equally; a token of a micro-batch with fewer tokens counts more."""
     return 1 / xp.maximum(mask.sum(), 1)
 
 
 def mean_over_batch_tokens(mask, config, num_items_in_batch):
-    """Weigh all tokens of the optimizer step's batch equally. DAPO, https://arxiv.org/abs/2503.14476."""
+    """Weight all tokens of the optimizer step's batch equally. DAPO, https://arxiv.org/abs/2503.14476."""
     return 1 / xp.maximum(mask.sum() if num_items_in_batch is None else xp.as_type(num_items_in_batch, mask), 1)
 
 
@@ -208,5 +208,5 @@ def _clamp(values: Array, low: float, high: float) -> Array:
 
 
 def lengths(mask: Array) -> Array:
-    """[B, T] -> [B, 1] completion tokens; 1 for a completion without tokens, because it divides zeros."""
+    """[B, T] -> the number of completion tokens, [B, 1]; 1 for a completion without tokens, to avoid 0 / 0."""
     return xp.maximum(mask.sum(axis=1, keepdims=True), 1)

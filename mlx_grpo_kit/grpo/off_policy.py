@@ -56,7 +56,7 @@ def importance_weights(config: GRPOLossConfig, old_logps: Array, sampling_logps:
 
 
 def on_policy_enough(threshold: float, advantages: Array, logps: Array, sampling_logps: Array, mask: Array) -> Array:
-    """Mask of the completions that are kept: bool [B, 1] or [B, T]. Drop bad ones that the policy has moved away from.
+    """Mask of the completions to keep, bool [B, 1] or [B, T]: all but bad ones that the policy has moved away from.
 
     The policy has moved too far from a completion if the mean over its tokens of sampling_logps - logps is above
     `threshold`. Completions with an advantage of 0 or more are always kept. DeepSeek-V3.2,

@@ -1,4 +1,4 @@
-"""Optimizers that update the parameters group by group, so that the old and the new of all never exist at once."""
+"""Optimizers that update the parameters group by group, so that the old and new values of all never exist at once."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ class TrainingDivergedError(RuntimeError):
     """
 
     def at(self, step: int, learning_rate: float) -> TrainingDivergedError:
-        """The same, with the number of the last good step and the way out."""
+        """The same error, with the number of the last good step and the way out."""
         return TrainingDivergedError(
             f"Step {step + 1} {self}; no update was made, and the parameters are those of step {step}. Lower "
-            f"learning_rate (now {learning_rate:g}) and go on from there or from an earlier checkpoint."
+            f"learning_rate (now {learning_rate:g}) and continue from there or from an earlier checkpoint."
         )
 
 
 class Gradient(dict):
-    """The gradient by parameter name: a dict of float32 arrays, and its length."""
+    """The gradient by parameter name: a dict of float32 arrays, with its norm."""
 
     @cached_property
     def norm(self) -> float:
-        """The length of the gradient."""
+        """The Euclidean norm of the gradient."""
         squares: list[float] = []
         waiting, room = [], GROUP_BYTES
         for value in self.values():
@@ -54,7 +54,7 @@ class Gradient(dict):
                 waiting.append(part.square().sum())
                 room -= part.nbytes
         squares += mx.stack(waiting).tolist()
-        return math.sqrt(math.fsum(squares))  # in whatever order the parameters come, the same sum
+        return math.sqrt(math.fsum(squares))  # the same sum for any order of the parameters
 
 
 class Optimizer:
@@ -65,8 +65,8 @@ class Optimizer:
 
     Args:
         params: float32.
-        learning_rate: the first.
-        state: to go on from; None is the state before the first step.
+        learning_rate: the first learning rate.
+        state: the state to continue from; None for a new run.
     """
 
     def __init__(self, params: Mapping[str, mx.array], learning_rate: float, state: dict[str, Any] | None = None):
@@ -85,7 +85,7 @@ class Optimizer:
 
     @property
     def is_large(self) -> bool:
-        """True if there are several groups, and so a moment at which some parameters are new and some are old."""
+        """True if there are several groups, so that during an update some parameters are new and some are old."""
         return len(self._groups) > 1
 
     def update(
@@ -96,13 +96,13 @@ class Optimizer:
         weight_decay: float = 0.0,
         scale: float = 1.0,
     ) -> None:
-        """Replace what is in `params` by what comes after it, and take `grads` out of theirs. All is evaluated.
+        """Replace the arrays in `params` by updated ones, and empty `grads`. Everything is evaluated.
 
-        A group's old numbers go before the next group comes, where nobody else holds them.
+        The old arrays of a group are freed before the next group is computed, unless something else references them.
 
         Args:
-            params, grads: float32, under the names of the first parameters.
-            scale: gradients are multiplied by it.
+            params, grads: float32, under the same names as in the constructor.
+            scale: the factor for the gradients.
         """
         step = self.state["step"].item() + 1
         scalars = [mx.array(value) for value in (*self.scalars(step, learning_rate, weight_decay), scale)]
@@ -115,7 +115,7 @@ class Optimizer:
         self, group: list[str], params: dict[str, mx.array], grads: dict[str, mx.array], scalars: list[mx.array]
     ) -> None:
         for name in group:
-            moments = sorted(self.state[name].items())  # a file has them in any order
+            moments = sorted(self.state[name].items())  # a file may hold them in any order
             values = [value for _, value in moments]
             params[name], *values = self.one_step(params[name], grads.pop(name), *values, *scalars)
             self.state[name] = {part: value for (part, _), value in zip(moments, values, strict=True)}
@@ -124,15 +124,15 @@ class Optimizer:
 
 
 class PolicyOptimizer:
-    """The optimizer part of a step: clip the gradient, and change what is trained of a policy.
+    """The optimizer part of a step: clip the gradient, and update the trained arrays of a policy.
 
     Attributes:
         rule: AdamW or Adafactor, with its moments.
 
     Args:
-        policy: the first.
+        policy: the first policy.
         args: the settings.
-        state: to continue from; None before the first step.
+        state: the state to continue from; None for a new run.
     """
 
     def __init__(self, policy: Policy, args: GRPOConfig, state: dict[str, Any] | None = None):
@@ -151,14 +151,15 @@ class PolicyOptimizer:
 
     @property
     def consumes(self) -> bool:
-        """True if the old parameters of a policy are freed while the new ones come, as those of a large model are.
+        """True if a policy's old parameters are freed during the update, as for a large model.
 
-        Its single update is all or nothing by itself: everything that can fail is checked before, and Ctrl-C waits.
+        Such an update is still all or nothing: everything that can fail is checked before it, and Ctrl-C waits until
+            its end.
         """
         return self.rule.is_large and self.args.num_iterations == 1
 
     def check(self, gradient: Gradient, metrics: Mapping[str, float], learning_rate: float) -> None:
-        """Raise TrainingDivergedError where loss, gradient or the updated parameters would not be finite."""
+        """Raise TrainingDivergedError if the loss, the gradient or the updated parameters would not be finite."""
         if not (math.isfinite(gradient.norm) and math.isfinite(metrics["loss"])):
             raise TrainingDivergedError(f"has loss {metrics['loss']} and gradient norm {gradient.norm}")
         decay = self.args.weight_decay
@@ -169,7 +170,10 @@ class PolicyOptimizer:
             )
 
     def __call__(self, policy: Policy, gradient: Gradient, learning_rate: float) -> Policy:
-        """The next policy. `gradient` is emptied, and where `consumes` says so the old policy becomes the new one."""
+        """Return the next policy.
+
+        This empties `gradient`; if `consumes` is True, the old policy object becomes the new one.
+        """
         scale = min(self.args.max_grad_norm / (gradient.norm + 1e-6), 1.0)
         if self.consumes:
             self._waiting.enter_context(interrupts_wait())
@@ -181,7 +185,7 @@ class PolicyOptimizer:
 
     @contextmanager
     def whole_step(self) -> Iterator[None]:
-        """Hold Ctrl-C back, from an update that consumes the old policy until the step is counted."""
+        """Delay Ctrl-C, from an update that consumes the old policy until the step is counted."""
         with ExitStack() as self._waiting:
             yield
 
@@ -189,16 +193,16 @@ class PolicyOptimizer:
 class AdamW(Optimizer):
     """Adam with decoupled weight decay (Loshchilov & Hutter, https://arxiv.org/abs/1711.05101), for named parameters.
 
-    With parameters and gradients it needs memory for four numbers a parameter, and for 64 MB beyond that: a large
-    parameter, such as the embedding, is changed in place, some rows at a time.
+    Together with parameters and gradients it needs memory for four numbers per parameter, plus 64 MB: a large
+        parameter, such as the embedding, is changed in place, some rows at a time.
     """
 
     def first_moments(self, value: mx.array) -> dict[str, mx.array]:
-        """Before the first step."""
+        """The moments before the first step."""
         return {"m": mx.zeros_like(value), "v": mx.zeros_like(value)}
 
     def scalars(self, step: int, learning_rate: float, weight_decay: float) -> tuple[float, ...]:
-        """Adam's bias corrections, as its paper's section 2 has them: in the step size and in epsilon."""
+        """Adam's bias corrections in the form of section 2 of its paper: in the step size and in epsilon."""
         first, second = 1 - 0.9**step, math.sqrt(1 - 0.999**step)
         return learning_rate * second / first, weight_decay * first / second, 1e-8 * second
 
@@ -208,7 +212,10 @@ class AdamW(Optimizer):
         param: mx.array, grad: mx.array, m: mx.array, v: mx.array,
         rate: mx.array, weight_decay: mx.array, eps: mx.array, scale: mx.array,
     ) -> tuple[mx.array, mx.array, mx.array]:  # fmt: skip
-        """(parameter, m, v) after it. What is compiled must get everything as an argument: it captures values."""
+        """Return (parameter, m, v) after a step.
+
+        A compiled function must get everything as an argument: it captures values.
+        """
         adamw = optim.AdamW(rate, betas=[0.9, 0.999], weight_decay=weight_decay)
         adamw.eps, moments = eps, {"m": m, "v": v}
         return adamw.apply_single(grad * scale, param, moments), moments["m"], moments["v"]
@@ -227,7 +234,7 @@ class AdamW(Optimizer):
             parts = self.one_step(buffers[0][rows], grad[rows], buffers[1][rows], buffers[2][rows], *scalars)
             mx.eval(parts)
             start = mx.array([rows.start])
-            # In place where nobody else holds the buffer, and in a copy of it where somebody does.
+            # This updates the buffer in place, or a copy of it if something else references it.
             buffers = [mx.slice_update(buffers.pop(0), part, start, axes=(0,)) for part in parts]
             mx.eval(buffers)
         params[name], m, v = buffers
@@ -235,31 +242,34 @@ class AdamW(Optimizer):
 
 
 class Adafactor(Optimizer):
-    """Adam without a first moment, and with the means of rows and columns in place of the second.
+    """Adam without a first moment, and with the means of rows and columns in place of the second moment.
 
     For a matrix of a x b numbers it keeps a + b, where AdamW keeps 2 a b (Shazeer & Stern 2018, algorithm 4,
     https://arxiv.org/abs/1804.04235).
 
-    As `transformers` sets it up for its `optim="adafactor"`: steps of the given learning rate, not relative ones. An
-    update's root mean square is at most 1 before it is multiplied by the learning rate. It is another optimizer than
-    AdamW, and takes another path.
+    The settings are those of `transformers` with `optim="adafactor"`: steps of the given learning rate, not relative
+    ones. An update's root mean square is at most 1 before it is multiplied by the learning rate. It makes different
+    updates from AdamW.
     """
 
     def first_moments(self, value: mx.array) -> dict[str, mx.array]:
-        """Before the first step."""
+        """The moments before the first step."""
         if value.ndim == 1:
             return {"exp_avg_sq": mx.zeros_like(value)}
         *others, num_rows, num_columns = value.shape
         return {"exp_avg_sq_row": mx.zeros([*others, num_rows]), "exp_avg_sq_col": mx.zeros([*others, num_columns])}
 
     def scalars(self, step: int, learning_rate: float, weight_decay: float) -> tuple[float, ...]:
-        """The paper's beta2 of this step, which is 0 in the first, and what else `one_step` gets."""
+        """The paper's beta2 of this step, which is 0 in the first step, and the other scalars for `one_step`."""
         return 1 - step**-0.8, learning_rate, weight_decay
 
     @staticmethod
     @mx.compile
     def one_step(param: mx.array, grad: mx.array, *moments_and_scalars: mx.array) -> tuple[mx.array, ...]:
-        """(parameter, moments by name ...) after it. Means are products with a vector, which are fast on a CPU."""
+        """Return (parameter, moments by name ...) after a step.
+
+        Means are products with a vector, which are fast on a CPU.
+        """
         *moments, beta2, rate, weight_decay, scale = moments_and_scalars
         grad = grad * scale
         squares = grad.square()
@@ -271,7 +281,8 @@ class Adafactor(Optimizer):
         moments = [beta2 * moment + (1 - beta2) * (new + 1e-30) for moment, new in zip(moments, found, strict=True)]
         inverse = mx.rsqrt(moments[0])
         if grad.ndim > 1:
-            # A row without gradients beside large ones: the quotient must not become 0, whose inverse is no number.
+            # If a row has no gradients and others have large ones, the quotient must not become 0, whose inverse is
+            # infinite.
             of_rows = mx.maximum(moments[1] / moments[1].mean(axis=-1, keepdims=True), 1e-36).rsqrt()[..., None]
             sizes = of_rows.square() * (squares @ inverse.square()[..., None])
             update = of_rows * inverse[..., None, :] * grad
@@ -282,18 +293,18 @@ class Adafactor(Optimizer):
 
 
 OPTIMIZERS = {"adamw": AdamW, "adafactor": Adafactor}
-"""By the names that GRPOConfig's `optim` has."""
+"""The optimizers by the names in GRPOConfig's `optim`."""
 
 
 def _blocks(value: mx.array) -> Iterator[slice]:
-    """Consecutive rows of `value`, GROUP_BYTES of them at most."""
+    """Slices of consecutive rows of `value`, each of at most GROUP_BYTES."""
     rows = max(GROUP_BYTES * len(value) // max(value.nbytes, 1), 1)
     return (slice(start, min(start + rows, len(value))) for start in range(0, len(value), rows))
 
 
 @contextmanager
 def interrupts_wait() -> Iterator[None]:
-    """Ctrl-C comes when this is left. Only the main thread is ever interrupted."""
+    """Delay Ctrl-C until this context ends. Only the main thread is ever interrupted."""
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or before is None:
         yield

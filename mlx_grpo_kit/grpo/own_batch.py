@@ -1,4 +1,4 @@
-"""A batch from completions and rewards of your own, for `GRPOTrainer.train_step`."""
+"""A batch from your own completions and rewards, for `GRPOTrainer.train_step`."""
 
 from __future__ import annotations
 
@@ -28,15 +28,18 @@ def own_batch(
     rewards: Sequence[float | None],
     old_logprobs: Sequence[Sequence[float]] | None = None,
 ) -> Batch:
-    """The arguments of `train_step`, checked and compared. Raises ValueError where they do not fit."""
+    """Check the arguments of `train_step`, compute advantages, and return a Batch.
+
+    Raises ValueError for invalid arguments.
+    """
     size = args.per_device_train_batch_size
     if args.top_entropy_quantile < 1:
         raise ValueError(
-            f"top_entropy_quantile is {args.top_entropy_quantile}, which needs the entropies that tokens were "
-            "sampled with; train_step has none. Leave it at 1."
+            f"top_entropy_quantile is {args.top_entropy_quantile}, which needs the entropies at sampling, and "
+            "train_step does not have them. Leave it at 1."
         )
     prompts = prompt_of_each(prompt_tokens, completion_tokens, args.num_generations)
-    pad_batch(config, prompts, completion_tokens)  # for its checks
+    pad_batch(config, prompts, completion_tokens)  # only for its checks
     check_rewards(rewards, completion_tokens)
     advantages = compute_advantages(
         rewards,
@@ -54,7 +57,7 @@ def own_batch(
     if len(prompts) > size and len(prompts) % size:
         raise ValueError(
             f"There are {len(prompts)} completions; expected a multiple of per_device_train_batch_size ({size}), "
-            "so that all micro-batches weigh the same."
+            "so that all micro-batches have equal weight."
         )
     if len(prompts) % (args.num_generations * args.mini_batches):
         raise ValueError(
@@ -63,7 +66,7 @@ def own_batch(
             f"them among {args.mini_batches} updates."
         )
     if old_logprobs is not None:
-        pad_logprobs("old_logprobs", old_logprobs, completion_tokens)  # for its checks
+        pad_logprobs("old_logprobs", old_logprobs, completion_tokens)  # only for its checks
     completions = Completions.from_lists(
         args.num_generations,
         [Problem(tokenizer.decode([*map(int, ids)]), "") for ids in prompts],

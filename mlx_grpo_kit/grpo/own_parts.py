@@ -1,4 +1,4 @@
-"""Parts of your own in the place of the kit's."""
+"""Your own parts of a step in place of the kit's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mlx_grpo_kit.grpo.step import Advantages, Parts
 
 @dataclass(frozen=True)
 class OwnParts:
-    """The arguments of `GRPOTrainer` that exchange a part; None takes the kit's."""
+    """The arguments of `GRPOTrainer` that replace a part; None keeps the kit's."""
 
     sampler: Sampler | None = None
     advantages: Advantages | None = None
@@ -32,11 +32,11 @@ class OwnParts:
         return tuple(each.name for each in fields(self) if getattr(self, each.name) is not None)
 
     def check(self, folder: str | os.PathLike, saved: Sequence[str]) -> None:
-        """Raise ValueError where these are not the parts that the run in a checkpoint had."""
+        """Raise ValueError unless these are the parts that the run in a checkpoint had."""
         for name in sorted({*self.names} ^ {*saved}):
-            words = f"with a {name} of its own. Give it: resume(..., {name}=...)."
+            words = f"with a custom {name}. Pass it: resume(..., {name}=...)."
             if name not in saved:
-                words = f"without a {name} of its own. Leave {name} out."
+                words = f"without a custom {name}. Leave {name} out."
             raise ValueError(f"{folder} was trained {words}")
 
     def assemble(
@@ -48,7 +48,7 @@ class OwnParts:
         args: GRPOConfig,
         warned_of: set[str],
     ) -> Parts:
-        """The parts of a step: these, and the kit's for the rest."""
+        """The parts of a step: these, and the kit's parts for the rest."""
         length, world = sampler.max_completion_length, sampler.world
         loss = args.loss(length)
         learner = self.learner or learner_class(args, policy.dtype)

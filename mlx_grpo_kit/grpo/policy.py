@@ -1,4 +1,4 @@
-"""The policy: what is trained, what is frozen beside it, and the reference that a KL penalty pulls towards."""
+"""The policy: the trained parameters, the frozen ones, and the reference of a KL penalty."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Policy:
     """A Qwen3 in training.
 
     Attributes:
-        config: the model.
+        config: the configuration of the model.
         trained: float32 arrays by name, which the optimizer changes: all parameters, or adapters.
-        dtype: the model computes in it.
-        frozen: the base model that adapters stand beside; None where all parameters are trained.
-        scale: of the adapters.
+        dtype: the dtype that the model computes in.
+        frozen: the frozen base model of the adapters; None if all parameters are trained.
+        scale: the factor of the adapters' output.
         reference: the parameters that a KL penalty pulls towards; None without a penalty.
     """
 
@@ -44,9 +44,9 @@ class Policy:
 
         Args:
             params: as `load_pretrained` returns them. With `args.lora_r` they may be quantized.
-            args: of which bf16, beta and those of adapters count.
+            args: the settings, of which bf16, beta and those of adapters are used.
 
-        Raises ValueError for parameters that are not `config`'s, and for quantized ones without adapters.
+        Raises ValueError for parameters that do not fit `config`, and for quantized ones without adapters.
         """
         if args.lora_r:
             check_weights(params, config)
@@ -63,56 +63,56 @@ class Policy:
         return policy._evaluated()
 
     def _evaluated(self) -> Policy:
-        """Computed now, because training may move to another thread: MLX cannot finish there what was begun here."""
+        """Evaluate all arrays now. If training moves to another thread, MLX cannot finish a computation from here."""
         mx.eval(self.trained, self.frozen, self.reference)
         return self
 
     def beside(self, base: Mapping[str, mx.array], with_reference: bool) -> Policy:
-        """Loaded adapters, beside their base again. Raises ValueError for parameters that are not `config`'s."""
+        """The policy of loaded adapters and their base. Raises ValueError for parameters that do not fit `config`."""
         check_weights(base, self.config)
         frozen = _cast(base, self.dtype)
         return replace(self, frozen=frozen, reference=frozen if with_reference else None)._evaluated()
 
     @property
     def params(self) -> dict[str, mx.array]:
-        """The parameters that `qwen3_forward` takes, in `dtype`; adapters stand beside what is frozen."""
+        """The parameters that `qwen3_forward` takes, in `dtype`: all trained ones, or the frozen ones with adapters."""
         if self.frozen is None and self.dtype == mx.float32:
             return dict(self.trained)
         return self.params_of(self.trained)
 
     def params_of(self, trained: Mapping[str, mx.array]) -> dict[str, mx.array]:
-        """`params` as a function of what is trained, to be differentiated."""
+        """`params` as a function of the trained arrays, for differentiation."""
         cast = {name: value.astype(self.dtype) for name, value in trained.items()}
         return cast if self.frozen is None else adapt(self.frozen, cast, self.scale)
 
     def with_synced_reference(self, alpha: float) -> Policy:
-        """The reference moved towards the policy: `alpha` parts the policy, the rest what it was."""
+        """The policy with a reference moved towards it: alpha * policy + (1 - alpha) * reference."""
         params = self.params
         moved = {name: value * (1.0 - alpha) + alpha * params[name] for name, value in self.reference.items()}
         mx.eval(moved)
         return replace(self, reference=moved)
 
     def adapters(self, base: str | os.PathLike | None = None) -> Adapters:
-        """The trained adapters, with the folder `base` of their base model, if it is known, and its fingerprint."""
+        """The trained adapters, with the fingerprint of their base model and its folder `base`, if that is known."""
         named = None if base is None else os.path.abspath(base)
         return Adapters(self.trained, self.scale, named, fingerprint(self.frozen))
 
     def save_pretrained(
         self, folder: str | os.PathLike, tokenizer: Tokenizer, base: str | os.PathLike | None = None
     ) -> None:
-        """Write a Hugging Face folder: the whole policy, or its adapters, which name the folder of their `base`."""
+        """Write a Hugging Face folder: the whole policy, or its adapters with the name of their `base` folder."""
         if self.frozen is None:
             save_pretrained(folder, self.config, self.params, tokenizer=tokenizer)
         else:
             save_adapters(folder, self.config, self.adapters(base), tokenizer=tokenizer)
 
     def origin(self, task: str) -> str:
-        """A hash of the task's name and of the model before its first step: a run's snapshots are told by it."""
+        """A hash of the task's name and of the model before its first step, which identifies a run's snapshots."""
         began_with = fingerprint(self.frozen or self.trained)
         return hashlib.sha256(repr((task, self.config, began_with)).encode()).hexdigest()
 
     def digest(self) -> bytes:
-        """A hash of some numbers of every array: several processes compare their policies by it."""
+        """A hash of some numbers of every array, by which several processes compare their policies."""
         said = hashlib.sha256()
         if self.frozen is not None:
             said.update(fingerprint(self.frozen).encode())
@@ -123,7 +123,7 @@ class Policy:
 
 
 def _cast(params: Mapping[str, mx.array], dtype: mx.Dtype) -> dict[str, mx.array]:
-    """The same arrays in another dtype; packed ones stay what they are."""
+    """The same arrays in another dtype; quantized ones are unchanged."""
     return {
         name: value.astype(dtype) if mx.issubdtype(value.dtype, mx.floating) else value
         for name, value in params.items()
@@ -133,6 +133,6 @@ def _cast(params: Mapping[str, mx.array], dtype: mx.Dtype) -> dict[str, mx.array
 def _refuse_quantized(params: Mapping[str, mx.array]) -> None:
     if any(name.endswith(".scales") for name in params):
         raise ValueError(
-            "The model is quantized, and packed numbers cannot be trained. Train adapters beside it with lora_r=8 "
-            "(--lora-r 8), or make float numbers of it first: dequantize(config, params)."
+            "The model is quantized, and quantized parameters cannot be trained. Train adapters with lora_r=8 "
+            "(--lora-r 8), or convert the model to floats first: dequantize(config, params)."
         )

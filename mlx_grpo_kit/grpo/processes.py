@@ -1,18 +1,18 @@
 """Several processes, on one machine or many, that train one policy together through MLX's `mx.distributed`.
 
 Every process has the whole model and does its share of each step: it samples and scores its part of the prompts, all
-see all rewards, and the gradients are added. What is drawn depends on a row's place in the whole batch and on nothing
-else, so that any number of processes gives the same run to float32 rounding.
+see all rewards, and the gradients are added. The random numbers of a row depend only on its position in the whole
+batch, so any number of processes gives the same run up to float32 rounding.
 
-`mlx.launch -n 4 ...` starts the processes, as does `train --processes 4` on one machine; a process by itself is a
+`mlx.launch -n 4 ...` starts the processes, and so does `train --processes 4` on one machine; a single process is a
 `World` of one.
 
-What it costs, on paper: the gradients of P parameters are 4 P bytes, of which each of N processes in a ring sends and
-receives 2 (N - 1) / N. So a step waits 8 P (N - 1) / (N B) seconds for a network of B bytes a second, a third more at
-64 machines than at 4, and 2 (N - 1) times its latency for each message. Learning from T tokens a process takes about
-6 P T / F seconds at F operations a second, so that P falls out of the quotient of the two, at most 4 F / (3 B T). With
-8 billion parameters, 64 machines of F = 1e14 and T = 131,072 (512 completions of 256 tokens) it is 50 s at 10 Gbit/s
-or 1.3 s at 400 Gbit/s, beside 63 s of learning and the time of sampling, which needs no network.
+The cost, on paper: the gradients of P parameters are 4 P bytes, of which each of N processes in a ring sends and
+receives 2 (N - 1) / N. So a step waits 8 P (N - 1) / (N B) seconds for a network of B bytes per second, a third more at
+64 machines than at 4, and 2 (N - 1) times its latency for each message. Learning from T tokens per process takes about
+6 P T / F seconds at F operations per second. P cancels in the quotient of the two, which is at most 4 F / (3 B T). With
+8 billion parameters, 64 machines of F = 1e14 and T = 131,072 (512 completions of 256 tokens) the wait is 50 s at 10
+Gbit/s or 1.3 s at 400 Gbit/s. Learning takes 63 s more, and sampling needs no network.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ import numpy as np
 from mlx_grpo_kit.runtime import mx
 
 MESSAGE = 1 << 24
-"""Numbers in a message of gradients at most, 64 MB, unless one parameter alone has more."""
+"""The most numbers in a message of gradients (64 MB), unless one parameter alone has more."""
 
 
 class ProcessLostError(RuntimeError):
-    """Another process of the world is gone, and nothing more can be learned together."""
+    """Another process of the world is gone, so training together cannot continue."""
 
 
 class World:
     """The processes that train together, seen from one of them.
 
-    All have to call `gather`, `sum` and `together` alike, in the same order.
+    All of them must call `gather`, `sum` and `together` in the same order.
 
     Attributes:
         rank: this process's number, from 0. Number 0 writes files and prints.
-        size: how many there are.
+        size: the number of processes.
     """
 
     def __init__(self, group: mx.distributed.Group | None = None):
@@ -53,9 +53,9 @@ class World:
 
     @classmethod
     def join(cls) -> World:
-        """The world that this process was started in: mlx.launch's, or one of its own.
+        """The world that this process was started in: that of mlx.launch, or one of this process alone.
 
-        Raises ProcessLostError where the others cannot be reached.
+        Raises ProcessLostError if the others cannot be reached.
         """
         if "MLX_RANK" not in os.environ or _is_alone():
             return cls()
@@ -65,11 +65,11 @@ class World:
             raise ProcessLostError(f"The other processes cannot be reached ({error}).") from error
 
     def part(self, count: int) -> range:
-        """This process's places of `count`: as many for each process, but for one, in the order of the ranks."""
+        """This process's range of `count` rows, in the order of the ranks. Sizes differ by at most one."""
         return range(self.rank * count // self.size, (self.rank + 1) * count // self.size)
 
     def concatenate(self, rows: np.ndarray) -> np.ndarray:
-        """Every process's [rows, ...] below each other in the order of the ranks; each may have another number."""
+        """Concatenate every process's [rows, ...] in the order of the ranks; numbers of rows may differ."""
         if self.size == 1:
             return rows
         counts = self.gather(np.array([[len(rows)]])).ravel()
@@ -79,7 +79,7 @@ class World:
         return np.concatenate([piece[:own] for piece, own in zip(pieces, counts, strict=True)])
 
     def concatenate_lists(self, rows: Sequence[Sequence[float]], kind: type) -> list[list]:
-        """Every process's lists of numbers below each other in the order of the ranks; lists may differ in length."""
+        """Concatenate every process's lists of numbers in the order of the ranks; lists may differ in length."""
         if self.size == 1:
             return [*rows]
         lengths = self.concatenate(np.array([len(row) for row in rows], int))
@@ -87,7 +87,7 @@ class World:
         return [part.tolist() for part in np.split(flat, np.cumsum(lengths)[:-1])]
 
     def gather(self, values: np.ndarray) -> np.ndarray:
-        """Every process's [rows, ...] below each other in the order of the ranks; all of one shape.
+        """Concatenate every process's [rows, ...] in the order of the ranks; all have the same shape.
 
         float64 numbers arrive bit for bit: they travel as bytes.
         """
@@ -99,9 +99,9 @@ class World:
         return np.frombuffer(np.array(received).tobytes(), values.dtype).reshape(-1, *values.shape[1:])
 
     def sum(self, arrays: dict[str, mx.array]) -> dict[str, mx.array]:
-        """The sum over all processes of each float32 array, by name; evaluated, and the same to the bit in all.
+        """The sum over all processes of each float32 array, by name; evaluated, and bit for bit the same in all.
 
-        `arrays` is emptied on the way, so that old and new never exist of everything at once.
+        This empties `arrays` step by step, so that all the old and all the new arrays never exist at once.
         """
         if self.size == 1:
             return arrays
@@ -118,17 +118,17 @@ class World:
         return sums
 
     def check_same(self, state: bytes) -> None:
-        """Raise ValueError in all processes where one is in another state than process 0."""
+        """Raise ValueError in all processes if the state of one differs from that of process 0."""
         hashes = self.gather(np.frombuffer(hashlib.sha256(state).digest(), np.uint8)[None])
         if different := [rank for rank, other in enumerate(hashes) if (other != hashes[0]).any()]:
             raise ValueError(
-                f"Process {different[0]} is not where process 0 is; expected the same task, settings, model and step "
-                "in all of them. Do all read the same folders?"
+                f"Process {different[0]} has a different state from process 0; expected the same task, settings, model "
+                "and step in all of them. Do all read the same folders?"
             )
 
     @contextmanager
     def together(self, *kinds: type[Exception]) -> Iterator[None]:
-        """Make an error of one process an error of all: the others raise it as the first of these kinds."""
+        """Make an error in one process an error in all: the others raise it as the first of these kinds."""
         error = None
         try:
             yield
@@ -152,13 +152,13 @@ class World:
 
 
 def _is_alone() -> bool:
-    """True if this is the only process of a ring, which would wait for itself in vain."""
+    """True if this is the only process of a ring, which would wait for itself forever."""
     hosts = os.environ.get("MLX_HOSTFILE")
     return hosts is not None and len(json.loads(Path(hosts).read_text())) == 1
 
 
 def _messages(sizes: Mapping[str, int]) -> Iterator[list[str]]:
-    """Names that go in one message: the latency of the network is paid once, not for every parameter."""
+    """Names of the arrays in each message. Grouped, they pay the network's latency once, not per parameter."""
     names: list[str] = []
     for name in sizes:
         if names and sum(sizes[each] for each in names) + sizes[name] > MESSAGE:

@@ -1,4 +1,4 @@
-"""Prompts as tokens, and the row to name where a prompt cannot be trained on."""
+"""Prompts as tokens, and errors that name the row of a prompt that cannot be trained on."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from mlx_grpo_kit.tasks.tools import TaskTools, task_tools
 
 
 class RawTextWarning(UserWarning):
-    """A model with a chat template is trained on texts that it continues as they are."""
+    """A model with a chat template is trained on plain texts, without its template."""
 
 
 def encode_prompts(tokenizer: Tokenizer, task: Task, args: GRPOConfig, problems: Sequence[Problem]) -> list[list[int]]:
-    """The prompts' tokens. A problem that comes several times, as a group's does, is encoded once.
+    """The prompts' tokens. A problem that occurs several times, as in a group, is encoded once.
 
     The chat template shows the tools of a task that has any.
 
-    Raises TaskError, which names the problem's place, for a prompt that the tokenizer or its chat template refuses.
+    Raises TaskError, which names the problem's row, for a prompt that the tokenizer or its chat template rejects.
     """
     settings, tools = template_settings(task, args), task_tools(task)
     once = {id(problem): problem for problem in problems}
@@ -36,30 +36,30 @@ def encode_prompts(tokenizer: Tokenizer, task: Task, args: GRPOConfig, problems:
 def check_room(
     config: Qwen3Config, max_completion_length: int, problems: Sequence[Problem], prompts: Sequence[Sequence[int]]
 ) -> None:
-    """Raise TaskError for a prompt that leaves no room for a completion in the model's positions."""
+    """Raise TaskError for a prompt that leaves too few of the model's positions for a completion."""
     for problem, ids in zip(problems, prompts, strict=True):
         if len(ids) + max_completion_length > config.max_position_embeddings:
             raise TaskError(
-                f"{_place(problem) or f'The prompt {problem.text[:60]!r}'} has {len(ids)} tokens, and with "
-                f"{max_completion_length} more exceeds the model's {config.max_position_embeddings} positions "
+                f"{_place(problem) or f'The prompt {problem.text[:60]!r}'} has {len(ids)} tokens. With "
+                f"{max_completion_length} more it exceeds the model's {config.max_position_embeddings} positions "
                 "(max_position_embeddings). Shorten the prompt, or lower max_completion_length "
                 "(--max-completion-length)."
             )
 
 
-# The last result for a task, and what it was found for: a run asks before it loads the model, and the trainer again.
+# The last result for a task, with its arguments: a run asks before it loads the model, and the trainer asks again.
 _LONGEST: WeakKeyDictionary[Any, tuple[tuple[str, str, int], tuple[Problem, list[int]]]] = WeakKeyDictionary()
 
 
 def longest_prompt(tokenizer: Tokenizer, task: Task, args: GRPOConfig, num_held_out: int) -> tuple[Problem, list[int]]:
     """The problem with the longest prompt, and the prompt's tokens.
 
-    Every problem is encoded where the task can list them (`all_problems`); otherwise the first `num_held_out` that it
-    holds back. Raises TaskError as `encode_prompts` and `held_out_problems` do.
+    If the task can list its problems (`all_problems`), all are encoded; otherwise the first `num_held_out` held-out
+    ones. Raises TaskError like `encode_prompts` and `held_out_problems`.
     """
     listed = hasattr(task, "all_problems")
     key = (tokenizer.fingerprint, repr(template_settings(task, args)), 0 if listed else num_held_out)
-    with suppress(TypeError, KeyError):  # a task that cannot be a key
+    with suppress(TypeError, KeyError):  # a task that cannot be a dictionary key
         found_for, found = _LONGEST[task]
         if found_for == key:
             return found
@@ -74,16 +74,16 @@ def longest_prompt(tokenizer: Tokenizer, task: Task, args: GRPOConfig, num_held_
 def check_prompts(
     config: Qwen3Config, tokenizer: Tokenizer, task: Task, args: GRPOConfig, max_completion_length: int
 ) -> None:
-    """Look at all prompts of a task that can list them.
+    """Check all prompts of a task that can list them.
 
-    Raises ValueError for a tokenizer with more tokens than the model, and for settings of the chat template where all
-    prompts are texts; TaskError for a prompt that cannot be encoded or leaves no room for a completion. Warns
-    (RawTextWarning) where prompts are texts, although the model's folder has a chat template and the task can be put as
-    a chat.
+    Raises ValueError for a tokenizer with more tokens than the model, and for settings of the chat template if no
+    prompt is a chat; TaskError for a prompt that cannot be encoded or leaves too little room for a completion. Warns
+    (RawTextWarning) if prompts are texts, although the model's folder has a chat template and the task can be presented
+    as a chat.
     """
     if tokenizer.vocab_size > config.vocab_size:
         raise ValueError(
-            f"The tokenizer has {tokenizer.vocab_size} tokens and the model {config.vocab_size} (vocab_size); "
+            f"The tokenizer has {tokenizer.vocab_size} tokens and the model has {config.vocab_size} (vocab_size); "
             "expected a model with a row for every token. Are the two from the same folder?"
         )
     if hasattr(task, "all_problems"):
@@ -94,21 +94,21 @@ def check_prompts(
         if all(isinstance(problem.prompt, str) for problem in problems):
             raise ValueError(
                 f"chat_template_kwargs is {args.chat_template_kwargs!r:.80}, and the prompts of task {task.name!r} are "
-                "texts, which no chat template reads. Leave it out, or train on chats: task.in_chat()."
+                "plain texts, to which no chat template is applied. Leave it out, or train on chats: task.in_chat()."
             )
     if getattr(tokenizer, "chat_template", None) is None or not hasattr(task, "in_chat"):
         return
     if any(isinstance(problem.prompt, str) for problem in held_out_problems(task, 1)):
         warnings.warn(
-            f"The prompts of task {task.name!r} are texts, which the policy continues without the chat template of its "
-            "folder and without a system prompt. For a model that was taught to chat, train on task.in_chat().",
+            f"The prompts of task {task.name!r} are plain texts, which the policy continues without the chat template "
+            "of its folder and without a system prompt. For a chat model, train on task.in_chat().",
             RawTextWarning,
             stacklevel=4,
         )
 
 
 def template_settings(task: Task, args: GRPOConfig) -> dict[str, Any]:
-    """The settings of the chat template: the task's, and over them those of the run."""
+    """The settings of the chat template: those of the task, overridden by those of the run."""
     return getattr(task, "chat_template_kwargs", {}) | (args.chat_template_kwargs or {})
 
 
@@ -116,8 +116,8 @@ def _encode(tokenizer: Tokenizer, problem: Problem, settings: dict[str, Any], to
     if tools is not None:
         if isinstance(problem.prompt, str):
             raise TaskError(
-                f"{_place(problem) or f'The prompt {problem.text[:60]!r}'} is a text, and a model is told of tools by "
-                "its chat template; expected a chat. Train on task.in_chat(), or give messages as the prompt."
+                f"{_place(problem) or f'The prompt {problem.text[:60]!r}'} is a plain text, but a model sees its tools "
+                "through its chat template; expected a chat. Train on task.in_chat(), or give messages as the prompt."
             )
         settings = {**settings, "tools": tools.schemas(problem)}
     try:

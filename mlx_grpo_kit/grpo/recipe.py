@@ -1,4 +1,4 @@
-"""Settings with which a model learns without being told any: how long, how fast, from how many completions."""
+"""Default settings with which a model learns: steps, learning rate, number of completions."""
 
 from __future__ import annotations
 
@@ -7,37 +7,37 @@ from pathlib import Path
 from typing import Any
 
 TINY_NAME = "tiny"
-"""The name of the model that ships with the kit, wherever a model folder can be given."""
+"""The name of the model that ships with the kit. It works wherever a model folder does."""
 
 CHAT_NAME = "tiny-chat"
-"""The name of the one that was taught to chat."""
+"""The name of the shipped model that was trained to chat."""
 
 TOOLS_NAME = "tiny-tools"
-"""The name of the one that was taught to call tools."""
+"""The name of the shipped model that was trained to call tools."""
 
 MADE_BY = {
     TINY_NAME: "mlx_grpo_kit pretrain --output",
     CHAT_NAME: "mlx_grpo_kit.course.chapters.chapter_23.made",
     TOOLS_NAME: "mlx_grpo_kit.cli.pretrain_tools",
 }
-"""The program that made each of the kit's models."""
+"""The command that makes each of the kit's models."""
 
 TINY_ARGS: dict[str, Any] = {
     "learning_rate": 5e-4,
     "lr_scheduler_type": "linear",
     "num_generations": 8,
-    "per_device_train_batch_size": 128,  # 16 prompts a step
+    "per_device_train_batch_size": 128,  # 16 prompts per step
 }
 """Settings for GRPOConfig that suit the tiny model. GRPOConfig's own defaults suit a real Qwen3."""
 
 MAX_STEPS = 600
-"""Steps after which the tiny model has learned addition with TINY_ARGS."""
+"""The number of steps in which the tiny model learns addition with TINY_ARGS."""
 
-SMALL = 10_000_000  # parameters; a model with fewer is trained like the tiny one
+SMALL = 10_000_000  # parameters; smaller models get the settings of the tiny one
 
 
 def model_folder(model: str | os.PathLike) -> Path:
-    """The folder of a model given as a path or by the kit's name. Raises FileNotFoundError where that is missing."""
+    """The folder of a model given as a path or by the kit's name. Raises FileNotFoundError if it is missing."""
     from mlx_grpo_kit import assets
 
     if model not in MADE_BY:
@@ -45,22 +45,23 @@ def model_folder(model: str | os.PathLike) -> Path:
     folder = {TINY_NAME: assets.TINY, CHAT_NAME: assets.TINY_CHAT, TOOLS_NAME: assets.TINY_TOOLS}[str(model)]
     if not folder.is_dir():
         raise FileNotFoundError(
-            f"The {model} model is missing: there is no folder {folder}. Make it: python -m {MADE_BY[model]} {folder}"
+            f"The {model} model is missing: there is no folder {folder}. Create it: python -m {MADE_BY[model]} {folder}"
         )
     return folder
 
 
 ADAPTERS_RATE = 10
-"""How many times faster adapters learn: what suits all parameters moves them too little."""
+"""The factor for the learning rate of adapters: the rate for all parameters moves them too little."""
 
 
 def default_args(model: str | os.PathLike, lora_r: int | None = None) -> dict[str, Any]:
     """Settings for GRPOConfig that suit a model: `GRPOConfig(**default_args("tiny"))`.
 
-    `model` is "tiny" or a Hugging Face folder. A folder with fewer than ten million parameters is treated like the tiny
-    model: that is what a policy trained from the tiny model is. Adapters of rank `lora_r` get ten times the learning
-    rate: `GRPOConfig(**default_args("tiny", lora_r=8))`. Raises FileNotFoundError or ValueError where there is
-    no such model.
+    `model` is "tiny" or a Hugging Face folder. A folder with fewer than ten million parameters gets the settings of the
+    tiny model, because it usually contains a policy trained from it. Adapters of rank `lora_r` get ten times the
+    learning
+    rate: `GRPOConfig(**default_args("tiny", lora_r=8))`. Raises FileNotFoundError or ValueError if there is no such
+        model.
     """
     from mlx_grpo_kit.files import read_json
     from mlx_grpo_kit.grpo.config import GRPOConfig

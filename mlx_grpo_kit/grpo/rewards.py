@@ -1,4 +1,4 @@
-"""The rewards of a step: call reward functions, and do not trust what they return."""
+"""The rewards of a step: call reward functions, and check everything that they return."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LARGEST = float(np.finfo(np.float32).max)  # advantages are float32
 
 
 class RewardError(TaskError):
-    """A reward function failed or returned something that is no reward; the message names it."""
+    """A reward function failed or returned something that is not a reward; the message names it."""
 
 
 class Failure(NamedTuple):
@@ -47,27 +47,28 @@ def compute_rewards(
     environments: Sequence[Any] | None = None,
     failures: list[Failure] | None = None,
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Every function's rewards, and their sum: (float64 [B], {name: float64 [B]}).
+    """Return the sum of all functions' rewards, and each function's: (float64 [B], {name: float64 [B]}).
 
-    A function that returns None for a completion does not apply to it: NaN in its array, and left out of the sum. A
-    completion that no function applies to has the sum NaN, and `compute_advantages` leaves it out.
+    A function that returns None for a completion does not apply to it: its array has NaN there, and the sum leaves it
+        out. A completion that no function applies to has the sum NaN, and `compute_advantages` leaves it out.
 
     Functions have one of the two signatures that `RewardFunc` describes, and may be coroutine functions: those are
-    awaited together, also where an event loop is running already.
+        awaited together, even if an event loop is already running.
 
     Args:
         completion_ids: the completions' tokens, for functions that ask for them.
-        messages: the turns of each completion as a chat, where it has several.
-        environments: the environment of each completion, where the task has any.
-        failures: where given, a completion that a function raises for, or gives no finite number, counts as None and is
-            added here, and nothing is raised for it.
+        messages: the turns of each completion as a chat, if it has several.
+        environments: the environment of each completion, if the task has any.
+        failures: a list to collect failures in. With it, a completion for which a function raises, or returns a number
+            that is not finite, counts as None and is added to the list, and nothing is raised.
 
-    A function that raises is called again on halves of the batch, and on halves of those that it raises for, until the
-    completion is found: at most twice as often as there are completions, and seldom more than a few times.
+    A function that raises is called again on halves of the batch, and on halves of the halves for which it raises,
+    until the completion is found. This takes at most twice as many calls as there are completions, and seldom more than
+    a few.
 
-    Raises RewardError for a function that raises, a wrong number of rewards, a reward that is no finite number or that
-    float32 cannot hold, and a coroutine function where another one calls this; and TaskError for one that cannot be
-    called like this.
+    Raises RewardError for a function that raises, a wrong number of rewards, a reward that is not finite or that
+    float32 cannot hold, and a coroutine function if another coroutine function calls this; and TaskError for a function
+    with another signature.
     """
     names = [reward_name(func) for func in reward_funcs]
     if not names:
@@ -75,7 +76,8 @@ def compute_rewards(
     for name in names:
         if names.count(name) > 1:
             raise RewardError(
-                f"Two reward functions are called {name!r}; expected different names, as metrics are logged by them."
+                f"Two reward functions are called {name!r}; expected different names, because metrics are logged under "
+                "them."
             )
     columns = {"completion_ids": completion_ids, "messages": messages, "environments": environments}
     batch = _Calls(problems, completions, {name: each for name, each in columns.items() if each is not None})
@@ -99,9 +101,9 @@ class TaskRewards:
     Args:
         reward_funcs: one or more functions with different names.
         args: the settings.
-        max_completion_length: the longest that a completion may be, in tokens.
-        world: the processes that share the work. A function sees this process's groups only.
-        warned_of: names of functions that failed already, so that each warns once.
+        max_completion_length: the maximum length of a completion, in tokens.
+        world: the processes that share the work. A function sees only this process's groups.
+        warned_of: the names of functions that have already failed, so that each warns once.
     """
 
     def __init__(
@@ -117,7 +119,7 @@ class TaskRewards:
         self.warned_of: set[str] = set() if warned_of is None else warned_of
 
     def __call__(self, completions: Completions) -> Scores:
-        """Score all completions. Raises RewardError as `compute_rewards` does."""
+        """Score all completions. Raises RewardError like `compute_rewards`."""
         size = completions.num_generations
         own = self.world.part(len(completions) // size)
         mine, scores = completions.rows(range(own.start * size, own.stop * size)), None
@@ -134,7 +136,7 @@ class TaskRewards:
         return Scores(names, values, failed)
 
     def of_functions(self, completions: Completions) -> Scores:
-        """The functions' own scores of completions, in this process alone."""
+        """The functions' scores of these completions, in this process alone."""
         names = tuple(map(reward_name, self.reward_funcs))
         failures: list[Failure] | None = [] if self.args.on_reward_error == "skip" else None
         if not len(completions):
@@ -154,8 +156,8 @@ class TaskRewards:
             if name not in self.warned_of:
                 self.warned_of.add(name)
                 warnings.warn(
-                    f"{message} It counts as not scored, as later ones will (on_reward_error='skip'): see the metric "
-                    f"rewards/{name}/failed.",
+                    f"{message} This completion counts as not scored, and so will later ones "
+                    f"(on_reward_error='skip'): see the metric rewards/{name}/failed.",
                     RuntimeWarning,
                     stacklevel=2,
                 )
@@ -163,16 +165,16 @@ class TaskRewards:
 
 
 def check_reward_funcs(reward_funcs: Sequence[Callable]) -> list[str]:
-    """The names that metrics are logged by. Raises ValueError for anything but functions with different names."""
+    """The names under which metrics are logged. Raises ValueError for anything but functions with different names."""
     functions = reward_funcs if isinstance(reward_funcs, Sequence) and all(map(callable, reward_funcs)) else []
     names = [reward_name(function) for function in functions]
     if not names or len(set(names)) < len(names):
         raise ValueError(
-            f"reward_funcs is {reward_funcs!r}; expected a list of one or more functions with different names, as "
-            "metrics are logged by them."
+            f"reward_funcs is {reward_funcs!r}; expected a list of one or more functions with different names, because "
+            "metrics are logged under them."
         )
     for function in functions:
-        takes_names(function)  # one that can be called in neither way fails now
+        takes_names(function)  # raises now for a function that can be called in neither way
     return names
 
 
@@ -187,7 +189,7 @@ def _turns(completions: Completions) -> dict[str, list]:
 
 
 class _Calls(NamedTuple):
-    """Completions with what belongs to each; `first` is the place of the first one in the whole batch."""
+    """Completions with their data; `first` is the index of the first one in the whole batch."""
 
     problems: Sequence
     completions: Sequence[str]
@@ -201,14 +203,14 @@ class _Calls(NamedTuple):
             yield _Calls(self.problems[part], self.completions[part], columns, self.first + start)
 
     def quote(self, index: int = 0) -> str:
-        """A completion in few characters, and where it stands."""
+        """A completion and its prompt, shortened, with its index."""
         problem = self.problems[index]
         prompt = getattr(problem, "prompt", problem)
         return f"completion {self.first + index}, {_quoted(self.completions[index])} of prompt {_quoted(prompt)}"
 
 
 class _Outcome(NamedTuple):
-    """The result of a reward function, and as a list if it can be iterated in order; or the error that it raised."""
+    """The result of a reward function, also as a list if it is an ordered iterable; or the error that it raised."""
 
     returned: Any = None
     values: list | None = None
@@ -216,7 +218,7 @@ class _Outcome(NamedTuple):
 
 
 def _call_all(calls: Iterable[tuple[Callable, _Calls]]) -> list[_Outcome]:
-    """Call functions one after the other. Coroutines run meanwhile, all together, and are waited for at the end."""
+    """Call functions one after the other. Coroutines run concurrently, and are awaited at the end."""
     futures: list[Future[_Outcome]] = []
     try:
         for func, batch in calls:
@@ -224,7 +226,7 @@ def _call_all(calls: Iterable[tuple[Callable, _Calls]]) -> list[_Outcome]:
         outcomes = [future.result() for future in futures]
     finally:
         for future in futures:
-            future.cancel()  # where one was interrupted
+            future.cancel()  # if one was interrupted
     for outcome in outcomes:
         if isinstance(outcome.error, KeyboardInterrupt):
             raise outcome.error
@@ -232,7 +234,7 @@ def _call_all(calls: Iterable[tuple[Callable, _Calls]]) -> list[_Outcome]:
 
 
 def _begin(func: Callable, batch: _Calls) -> Future[_Outcome]:
-    """Call a function; what comes of it is in the future at once, or later for a coroutine function."""
+    """Call a function and return a future with its outcome, which a coroutine function completes later."""
     args, kwargs = reward_arguments(func, batch.problems, batch.completions, **batch.columns)
     future: Future = Future()
     try:
@@ -240,16 +242,16 @@ def _begin(func: Callable, batch: _Calls) -> Future[_Outcome]:
         if not inspect.isawaitable(returned):
             future.set_result(_walk(returned, len(batch.completions)))
             return future
-    except (Exception, SystemExit) as error:  # exit() in a reward must not end the run as if all were well
+    except (Exception, SystemExit) as error:  # exit() in a reward must not end the run as if it had succeeded
         future.set_result(_Outcome(error=error))
         return future
-    if runs_here():  # which would wait for itself
+    if runs_here():  # it would wait for itself
         if inspect.iscoroutine(returned):
             returned.close()
         name = reward_name(func)
         raise RewardError(
-            f"compute_rewards was called in a coroutine function, for {name!r}, which is one too: it would wait for "
-            f"ever. Expected `await {name}(...)` there, or `await asyncio.to_thread(compute_rewards, ...)`."
+            f"compute_rewards was called in a coroutine function, and the reward {name!r} is one too: the call would "
+            f"wait forever. Expected `await {name}(...)` there, or `await asyncio.to_thread(compute_rewards, ...)`."
         )
     return asyncio.run_coroutine_threadsafe(_await(returned, len(batch.completions)), user_loop())
 
@@ -257,18 +259,18 @@ def _begin(func: Callable, batch: _Calls) -> Future[_Outcome]:
 async def _await(awaitable: Awaitable, count: int) -> _Outcome:
     try:
         return _walk(await awaitable, count)
-    except BaseException as error:  # not left to the event loop, whose end SystemExit would be
+    except BaseException as error:  # otherwise SystemExit would end the event loop
         return _Outcome(error=error)
 
 
 def _walk(returned: Any, count: int) -> _Outcome:
-    """One value more than `count` at most. A generator only runs, and fails, here."""
+    """Iterate over at most `count` + 1 values. A generator runs, and may fail, only here."""
     ordered = isinstance(returned, Iterable) and not isinstance(returned, Mapping | Set)
     return _Outcome(returned, list(islice(returned, count + 1)) if ordered else None)
 
 
 def _score(func: Callable, batch: _Calls, outcome: _Outcome, failures: list[Failure] | None) -> np.ndarray:
-    """One function's rewards [B]. What fails is added to `failures`, or raised where that is None."""
+    """One function's rewards [B]. Failures are added to `failures`, or raised if that is None."""
     name = reward_name(func)
     if outcome.error is None:
         return _numbers(name, batch, outcome, failures)
@@ -289,23 +291,23 @@ def _score(func: Callable, batch: _Calls, outcome: _Outcome, failures: list[Fail
             else:
                 failing.append((part, result.error))
         if failures is None:
-            failing = failing[:1]  # the first completion is the one to name
+            failing = failing[:1]  # the error names the first completion
     if failures is None:
         count = len(batch.completions)
         raise RewardError(
-            f"{_raised(name, outcome.error)} for {count} completions at once, and not for parts of them. Does it keep "
-            "something from call to call, or compare completions with each other?"
+            f"{_raised(name, outcome.error)} for {count} completions at once, but not for parts of them. Does it keep "
+            "state between calls, or compare completions with each other?"
         ) from outcome.error
     return rewards
 
 
 def _numbers(name: str, batch: _Calls, outcome: _Outcome, failures: list[Failure] | None) -> np.ndarray:
-    """The rewards of a call that returned."""
+    """The rewards of a call that did not raise."""
     returned, values, _ = outcome
     if values is None:
-        hint = " In a coroutine function: return them, do not yield." if inspect.isasyncgen(returned) else ""
+        hint = " In a coroutine function, use return and not yield." if inspect.isasyncgen(returned) else ""
         raise RewardError(
-            f"Reward function {name!r} returned {_quoted(returned)}; expected a list of numbers, one a "
+            f"Reward function {name!r} returned {_quoted(returned)}; expected a list of numbers, one per "
             f"completion.{hint}"
         )
     if len(values) != len(batch.completions):
@@ -318,13 +320,13 @@ def _numbers(name: str, batch: _Calls, outcome: _Outcome, failures: list[Failure
     for index, value in enumerate(values):
         if value is None:
             continue
-        with suppress(Exception):  # float() runs the code of whatever was returned
+        with suppress(Exception):  # float() runs code of the returned object
             rewards[index] = math.nan if isinstance(value, str) else float(value)
         if not abs(rewards[index]) <= LARGEST:
             rewards[index] = math.nan
             message = (
                 f"Reward function {name!r} returned {_quoted(value)} for {batch.quote(index)}; expected a finite "
-                f"number, or None where the function does not apply. The largest that counts is {LARGEST:.1e}."
+                f"number, or None where the function does not apply. The largest allowed number is {LARGEST:.1e}."
             )
             _fail(Failure(name, batch.first + index, message), failures)
     return rewards
@@ -340,12 +342,12 @@ def _raised(name: str, error: BaseException) -> str:
     try:
         said = _shortened(str(error), 300)
     except Exception:
-        said = "(it cannot say what)"
+        said = "(its message cannot be shown)"
     return f"Reward function {name!r} raised {type(error).__name__}: {said}"
 
 
 def _quoted(value: object) -> str:
-    """The result of a reward function in 60 characters; an int of 5000 digits has no repr at all."""
+    """The result of a reward function in at most 60 characters. (The repr of an int of 5000 digits raises.)"""
     try:
         text = repr(value[:60] if isinstance(value, str) else value)
     except Exception:

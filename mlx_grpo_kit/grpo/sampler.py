@@ -1,4 +1,4 @@
-"""The sampler: problems of the task go to the policy, and its completions come back."""
+"""The sampler: draw problems from the task, and completions from the policy."""
 
 from __future__ import annotations
 
@@ -23,29 +23,31 @@ from mlx_grpo_kit.runtime.blas import all_cores
 from mlx_grpo_kit.tasks.calls import ordered_problems, sample_problems
 from mlx_grpo_kit.tasks.task import Problem, Task, TaskError
 
-# Parameters above which sampling gets all cores: each token reads them all, no cache holds them, and two cores read
-# nearly twice as much from memory as one. (A smaller model is in the cache, and there a second thread slows it down.)
+# The number of parameters above which sampling uses all cores. Each token reads all of them, no cache holds them, and
+# two cores read nearly twice as much from memory as one. (A smaller model fits into the cache, where a second thread
+# slows it down.)
 MANY_PARAMETERS = 1e8
 
 
 class Sampler(Protocol):
-    """Draw problems and completions: `num_groups` groups, or those of a whole step where it is None.
+    """Draw problems and completions: `num_groups` groups, or those of a whole step if it is None.
 
-    The same policy, step and attempt give the same completions. In a run of several processes each of them gets all.
+    The same policy, step and attempt give the same completions. In a run of several processes each of them returns all
+    completions.
     """
 
     def __call__(self, policy: Policy, step: int, attempt: int = 0, num_groups: int | None = None) -> Completions: ...
 
 
 class PolicySampler:
-    """Completions of the task's problems, sampled from the policy that learns.
+    """Sample completions of the task's problems from the policy that learns.
 
     Args:
-        tokenizer: of the policy's folder.
-        task: where problems come from.
+        tokenizer: the tokenizer of the policy's folder.
+        task: the source of problems.
         args: the settings.
-        world: the processes that share the work. What a row draws depends on its place in the whole batch alone, so
-            any number of processes draws the same.
+        world: the processes that share the work. A row's random numbers depend only on its position in the whole batch,
+            so any number of processes samples the same completions.
     """
 
     def __init__(self, tokenizer: Tokenizer, task: Task, args: GRPOConfig, world: World | None = None):
@@ -55,7 +57,7 @@ class PolicySampler:
     def __call__(self, policy: Policy, step: int, attempt: int = 0, num_groups: int | None = None) -> Completions:
         """Draw a step's problems, or `num_groups` of them, and `num_generations` completions for each.
 
-        Raises TaskError for problems that are none, and ValueError for prompts that the model cannot continue.
+        Raises TaskError for invalid problems, and ValueError for prompts that the model cannot continue.
         """
         size, groups = self.args.num_generations, self.args.num_groups if num_groups is None else num_groups
         own = self.world.part(groups)
@@ -78,7 +80,7 @@ class PolicySampler:
         """A step's problems, one per completion, their prompts' tokens, and the seed to sample with.
 
         They follow from (seed, step, attempt), so that a resumed run needs no state of a random generator. A task with
-        `in_order` gives each of its problems once in an epoch; groups that are drawn again take any.
+        `in_order` gives each of its problems once per epoch; redrawn groups may get any problem.
         """
         problem_seed, sampling_seed = np.random.SeedSequence([self.args.seed, step, attempt]).generate_state(2)
         groups = self.args.num_groups if num_groups is None else num_groups
@@ -103,7 +105,7 @@ class PolicySampler:
         first_row: int = 0,
         num_rows: int | None = None,
     ) -> Completions:
-        """One completion per problem. `first_row` and `num_rows` say which part of a larger batch the problems are."""
+        """One completion per problem. `first_row` and `num_rows` tell which part of a larger batch these are."""
         rollout = self.rollout(policy, problems, prompts, sampling, seed, first_row, num_rows)
         return self.completions(problems, prompts, rollout)
 
@@ -118,7 +120,7 @@ class PolicySampler:
         num_rows: int | None = None,
         reply: Reply | None = None,
     ) -> Rollout:
-        """`generate` with the settings of the run. Raises TaskError for a prompt that leaves no room."""
+        """Call `generate` with the settings of the run. Raises TaskError for a prompt that leaves no room."""
         check_room(policy.config, sampling.max_new_tokens, problems, prompts)
         num_positions = max(map(len, prompts)) + sampling.max_new_tokens
         stop_strings, with_special = self.args.stop_strings, partial(self.tokenizer.decode, skip_special_tokens=False)
@@ -160,7 +162,7 @@ class PolicySampler:
         )
 
     def _of_all(self, problems: list[Problem], own: Completions | None) -> Completions:
-        """The completions of all processes, in each of them."""
+        """Collect the completions of all processes in each of them."""
         world = self.world
         if world.size == 1:
             return own
@@ -173,5 +175,5 @@ class PolicySampler:
         return self.completions(problems, prompts, rollout, self.conversations_of_all(own))
 
     def conversations_of_all(self, own: Completions | None) -> list[Conversation | None] | None:
-        """The conversations of all processes, where the task has any."""
+        """The conversations of all processes, if the task has any."""
         return None

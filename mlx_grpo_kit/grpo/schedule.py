@@ -15,29 +15,33 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
     "linear": lambda left: left,
     "cosine": lambda left: (1 - math.cos(math.pi * left)) / 2,
 }
-"""The share of the full learning rate, by how much of the way behind the warm-up is left: from 1 down to 0."""
+"""The share of the full learning rate, as a function of the remaining share of steps after the warm-up, from 1 to 0."""
 LARGEST_RATE = 1e18
-"""Up to this learning rate no number in an update overflows: by Cauchy and Schwarz AdamW moves a parameter by at most
-7.3 learning rates, and the product on the way there is of one and of a moment whose square is finite."""
+"""Up to this learning rate no number in an update overflows.
+
+By the Cauchy-Schwarz inequality AdamW moves a parameter by at most 7.3 learning rates, and the intermediate product is
+a rate times a moment whose square is finite.
+"""
 RATES = f"more than 0 and at most {LARGEST_RATE:g}"
 
 
 def is_rate(number: float) -> bool:
-    """True for a learning rate with which a run can learn, as RATES says in words: NaN is none."""
+    """True for a learning rate in the range that RATES describes; False for NaN."""
     return 0 < number <= LARGEST_RATE
 
 
 def scheduled_rate(learning_rate: float, schedule: str, step: int, max_steps: int, warmup_steps: int = 0) -> float:
-    """The learning rate of the update behind `step` steps of `max_steps`, in Python's own precision.
+    """The learning rate of the update after `step` of `max_steps` steps, in Python's precision.
 
-    It rises evenly for `warmup_steps` steps, and no step is wasted on a rate of 0: transformers' first one is. From
-    then on the numbers are those of transformers and of `mlx.optimizers.cosine_decay`, which computes in float32.
+    It rises linearly for `warmup_steps` steps and starts above 0, unlike in transformers, which wastes its first step
+    on a rate of 0. After that the numbers are those of transformers and of `mlx.optimizers.cosine_decay`, which
+    computes in float32.
 
-    Nothing is remembered from step to step. So where a run is made longer, the schedule is that of the longer run: at
-    the end of a linear run of 600 steps the rate is next to 0, and with 1,200 steps it goes on at half of the full one.
+    The schedule has no state. So if you extend a run, it follows the schedule of the longer run: at the end of a linear
+        run of 600 steps the rate is close to 0, and extended to 1,200 steps the run continues at half of the full rate.
 
     Args:
-        learning_rate: the full one.
+        learning_rate: the full rate.
         schedule: a name in SCHEDULES.
         step: updates done, from 0 to `max_steps` - 1.
     """
@@ -47,7 +51,7 @@ def scheduled_rate(learning_rate: float, schedule: str, step: int, max_steps: in
 
 
 def own_rate(args: GRPOConfig, step: int, max_steps: int | None) -> float:
-    """The learning rate of `GRPOTrainer.train_step`. Raises ValueError where the schedule needs another `max_steps`."""
+    """The learning rate of `GRPOTrainer.train_step`. Raises ValueError if the schedule needs another `max_steps`."""
     if max_steps is not None and step >= max_steps:
         raise ValueError(f"max_steps is {max_steps}, and {step} steps are done; expected more.")
     if max_steps is None and SCHEDULES[args.lr_scheduler_type](0.0) != 1:

@@ -1,4 +1,4 @@
-"""A trainer between two steps: the record of a step, and a snapshot to go back to."""
+"""The record of a step, and a snapshot of a trainer between two steps to rewind to."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from mlx_grpo_kit.grpo.policy import Policy
 class TrainStep:
     """One step: its number from 1, its metrics (Python floats under TRL's names), and what it learned from.
 
-    In a run of several processes every one of them has all completions.
+    In a run of several processes each of them gets all completions.
 
-    `changes` is what was changed between this step and the one before it: the new value of each setting,
-    "reward_funcs" as a list of their names, and "rewound_from", the step at which the trainer was before a `rewind`.
+    `changes` are the changes between the previous step and this one: the new value of each setting, "reward_funcs" as a
+        list of their names, and "rewound_from", the step at which the trainer was before a `rewind`.
     """
 
     step: int
@@ -31,8 +31,9 @@ class TrainStep:
 class Snapshot:
     """A trainer between two steps, as `snapshot` returns it and `rewind` takes it.
 
-    It holds the arrays themselves. Training puts others in their place, so taking one costs nothing, and each one that
-    is kept then holds `nbytes`: with AdamW 12 bytes per parameter. For a model of billions, write checkpoints instead.
+    It refers to the arrays themselves. Training replaces them by others, so taking a snapshot costs nothing, but each
+        snapshot that you keep holds `nbytes` of memory: with AdamW 12 bytes per parameter. For a model of billions,
+        write checkpoints instead.
 
     `origin` is a hash of the task's name, the model's configuration and the parameters that the trainer began with.
     """
@@ -53,17 +54,17 @@ class Snapshot:
         return sum(value.nbytes for value in [*self.policy.trained.values(), *moments])
 
     def check(self, args: GRPOConfig, origin: str) -> None:
-        """Raise ValueError where this is no snapshot of a run with these settings and this origin."""
+        """Raise ValueError unless this is a snapshot of a run with these settings and this origin."""
         other = [
             each.name
             for each in fields(args)
             if each.name not in MAY_CHANGE and getattr(self.args, each.name, None) != getattr(args, each.name)
         ]
         if other or self.origin != origin:
-            what = "it began with another task or model"
+            what = "it started from another task or model"
             if other:
                 what = f"{other[0]} is {getattr(self.args, other[0], None)!r}"
             raise ValueError(
-                f"The snapshot of step {self.step} is of another run: {what}. Expected one that this trainer's "
+                f"The snapshot of step {self.step} is from another run: {what}. Expected one that this trainer's "
                 "snapshot() returned."
             )

@@ -2,8 +2,8 @@
 
 Algorithm 1 of DeepSeekMath (https://arxiv.org/abs/2402.03300). Chapter 18 builds this page by hand.
 
-Each part is an object that is called. `replace(parts, advantages=mine)` exchanges one of them, and
-`GRPOTrainer(..., advantages=mine)` does it for a whole run.
+Each part is a callable object. `replace(parts, advantages=mine)` exchanges one of them, and `GRPOTrainer(...,
+advantages=mine)` does so for a whole run.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def grpo_step(
 def draw_batch(parts: Parts, policy: Policy, step: int, redraws: int = 0) -> Batch:
     """Sample completions, reward them, and compare each with its group.
 
-    A group without any advantage teaches nothing: it is redrawn, up to `redraws` times (DAPO).
+    A group whose advantages are all 0 teaches nothing: it is redrawn, up to `redraws` times (DAPO).
     """
     completions = parts.sampler(policy, step)
     scores = parts.rewards(completions)
@@ -71,7 +71,7 @@ def learn_from(
 
     Return the policy and the means of the updates' metrics.
 
-    Raises TrainingDivergedError, before anything changes, where loss or gradient is not finite.
+    Raises TrainingDivergedError, before anything changes, if loss or gradient is not finite.
     """
     history = []
     for micro_batches in updates * parts.learner.prepare(policy, batch):

@@ -24,9 +24,9 @@ from mlx_grpo_kit.tasks.tools import TaskTools, task_tools
 
 
 class ToolSampler(PolicySampler):
-    """`PolicySampler` for a task with tools: a turn that ends in calls is answered, and the policy goes on.
+    """`PolicySampler` for a task with tools: calls at the end of a turn are answered, and the policy continues.
 
-    Raises ValueError for a folder whose chat template shows no tools or none of their results.
+    Raises ValueError if the folder's chat template does not show tools or their results.
     """
 
     def __init__(self, tokenizer: Tokenizer, task: Task, args: GRPOConfig, world: World | None = None):
@@ -45,7 +45,7 @@ class ToolSampler(PolicySampler):
         first_row: int = 0,
         num_rows: int | None = None,
     ) -> Completions:
-        """One rollout per problem. An environment's first observation is put at the end of its prompt."""
+        """One rollout per problem. An environment's first observation is appended to its prompt."""
         environments = self.tools.environments(problems)
         if self.tools.factories:
             prompts = self.encode([*map(_opened, problems, environments)])
@@ -56,7 +56,7 @@ class ToolSampler(PolicySampler):
         return self.completions(problems, prompts, rollout, talk.of(rollout))
 
     def conversations_of_all(self, own: Completions | None) -> list[Conversation]:
-        """The conversations of all processes. An environment stays in its own process."""
+        """The conversations of all processes. Environments stay in their own process."""
         mine = own.conversations if own else []
         texts = self.world.concatenate_lists([json.dumps(each.messages).encode() for each in mine], np.uint8)
         counts = [[each.num_calls, each.num_failures] for each in mine]
@@ -86,13 +86,13 @@ class ToolSampler(PolicySampler):
 
 
 def task_sampler(tokenizer: Tokenizer, task: Task, args: GRPOConfig, world: World | None = None) -> PolicySampler:
-    """The kit's sampler for a task, with tools or without."""
+    """The kit's sampler for a task, with or without tools."""
     sampler = PolicySampler if task_tools(task) is None else ToolSampler
     return sampler(tokenizer, task, args, world)
 
 
 def _opened(problem: Problem, environment: Any) -> Problem:
-    """The problem with what the environment says at its beginning."""
+    """The problem with the environment's first observation."""
     row = {"prompt": problem.prompt, "answer": problem.answer, **problem.data}
     row.pop("environment", None)
     try:

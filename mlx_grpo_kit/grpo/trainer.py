@@ -1,10 +1,10 @@
-"""The GRPO training loop: state and life cycle around one step (`step.py`); save, rewind or resume at any step.
+"""The GRPO training loop: state and life cycle around one step (`step.py`), with save, rewind and resume at any step.
 
     trainer = GRPOTrainer(config, params, tokenizer, task, GRPOConfig(learning_rate=2e-4))
     for step in trainer.train(max_steps=200):
         print(step.step, step.metrics["reward"])
 
-The trainer is an iterator: put what should happen during training into the body of the loop; leaving it stops training.
+The trainer is an iterator: the body of your loop runs after each step, and leaving the loop stops training.
 """
 
 from __future__ import annotations
@@ -50,27 +50,27 @@ from mlx_grpo_kit.tasks.tools import environment_rewards
 
 @names_habits("argument")
 class GRPOTrainer:
-    """Trains a Qwen3 on a task by group relative policy optimization.
+    """Train a Qwen3 on a task by group relative policy optimization.
 
-    Attributes that a reader of a run may use: `params` (the policy, a dict of arrays; replaced, never changed in
-    place), `policy` (with what is trained and what is frozen), `parts` (of a step), `step` (steps done), `config`,
-    `tokenizer`, `task`, `args`, `reward_funcs` (those of the task and its environments until `change`).
+    Attributes that you may read: `params` (the policy, a dict of arrays; replaced, never changed in place), `policy`
+    (with the trained and the frozen parameters), `parts` (of a step), `step` (steps done), `config`, `tokenizer`,
+    `task`, `args`, `reward_funcs` (those of the task and its environments, until you `change` them).
 
     Args:
-        config, params: the policy, as `load_pretrained` returns it. The optimizer has it in float32; forward and
-            backward passes are in the dtype of the parameters, or in bfloat16 where `args` say so. With `args.lora_r`
-            the parameters, which may be quantized, stay as they are and adapters are trained beside them.
+        config, params: the policy, as `load_pretrained` returns it. The optimizer keeps it in float32; forward and
+            backward passes are in the dtype of the parameters, or in bfloat16 with `args.bf16`. With `args.lora_r` the
+            parameters, which may be quantized, are frozen, and adapters are trained.
         tokenizer: as `load_tokenizer` returns it.
-        task: where problems and rewards come from (mlx_grpo_kit.tasks).
+        task: the source of problems and rewards (mlx_grpo_kit.tasks).
         args: the settings.
-        world: the processes that train this policy together. Each makes a trainer of the same arguments, and goes
-            through the same steps of `train` with it. Reward functions then see this process's groups only.
-        sampler, advantages: parts of your own (`step.Parts`) in the place of the kit's. None: the kit's.
-        loss: a `LossType` of your own. None: the one that `args.loss_type` names.
-        learner: a subclass of `Learner`. None: the one that `args` ask for.
+        world: the processes that train this policy together. Each makes a trainer with the same arguments, and iterates
+            over the same steps of `train`. Reward functions then see only this process's groups.
+        sampler, advantages: your own parts of a step (`step.Parts`). None means the kit's.
+        loss: your own `LossType`. None means the one that `args.loss_type` names.
+        learner: a subclass of `Learner`. None means the one that `args` select.
 
-    Raises ValueError where parameters and configuration, tokenizer and vocabulary, or groups and processes, do not fit
-    each other, and TypeError if the task lacks a method (`validate_task`).
+    Raises ValueError if parameters and configuration, tokenizer and vocabulary, or groups and processes do not match,
+    and TypeError if the task lacks a method (`validate_task`).
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class GRPOTrainer:
         mx.eval(self.optimizer.state)
         self._turns = Turns()
         self._changes: dict[str, Any] = {}  # since the last step
-        self._warned_of: set[str] = set()  # reward functions that failed
+        self._warned_of: set[str] = set()  # reward functions that have failed
         self.parts = self._parts(self.args, self.reward_funcs)
 
     def _parts(self, args: GRPOConfig, reward_funcs: Sequence[Callable]) -> Parts:
@@ -114,23 +114,23 @@ class GRPOTrainer:
 
     @property
     def params(self) -> dict[str, mx.array]:
-        """The policy's parameters, in the dtype that the model computes in; adapters stand beside what is frozen."""
+        """The policy's parameters, in the dtype that the model computes in, including adapters."""
         return self.policy.params
 
     def train(self, max_steps: int) -> TrainingLoop:
-        """Return an iterator that yields each step after it is done, until `max_steps` are done in all.
+        """Return an iterator that makes and yields one step at a time, until `max_steps` are done in total.
 
-        Steps of a resumed run count too. The iterator trains only as far as it is iterated: a call without a loop
-        around it trains nothing, and gives a RuntimeWarning.
+        Steps of a resumed run count too. The iterator trains only while you iterate over it: a call without a loop
+            trains nothing, and gives a RuntimeWarning.
 
-        A step that fails or is interrupted changes nothing, and another loop may go on from there. (Once a model of
-        more than 64 MB is being updated, Ctrl-C waits until that step is done.) Between steps other threads may
-        evaluate and save. A learning rate that falls does so over all `max_steps`: called again with more of them, it
-        begins where the longer run would be (`scheduled_rate`).
+        A step that fails or is interrupted changes nothing, and another loop may continue from there. (While a model of
+        more than 64 MB is updated, Ctrl-C waits until that step is done.) Between steps other threads may evaluate and
+        save. A falling learning rate is spread over all `max_steps`: if you call `train` again with more of them, the
+        rate continues where the longer run would be (`scheduled_rate`).
 
-        Raises TaskError for problems that are none, RewardError for a reward function that fails,
+        Raises TaskError for invalid problems, RewardError for a reward function that fails,
         TrainingDivergedError, RuntimeError while a loop over this trainer is open in another thread, ProcessLostError
-        when another process is gone, and ValueError when the others are not at the same point of the same run.
+        if another process is gone, and ValueError if the others are not at the same point of the same run.
         """
         return TrainingLoop(self._steps(max_steps), f"trainer.train(max_steps={max_steps})")
 
@@ -158,23 +158,23 @@ class GRPOTrainer:
             step = trainer.train_step(prompts, completions, rewards, old_logprobs=rollout.logps)
             print(step.metrics["loss"], step.metrics["grad_norm"])
 
-        The settings apply to it as to a step of `train`, except those of sampling, of several reward functions,
-        `dynamic_sampling_rounds` and `soft_punish_cache`: rewards are taken as they are.
+        The settings apply as in a step of `train`, except those of sampling, of several reward functions,
+        `dynamic_sampling_rounds` and `soft_punish_cache`. Rewards are used as they are.
 
         Args:
-            prompt_tokens: B prompts, or B / num_generations, each serving the group of completions in its place.
-            completion_tokens: B completions up to and including the end token, those of one prompt next to each other.
-                B is a multiple of num_generations, and of per_device_train_batch_size if there are more than that.
+            prompt_tokens: B prompts, or B / num_generations, one per group of completions.
+            completion_tokens: B completions up to and including the end token, with those of one prompt adjacent. B is
+                a multiple of num_generations, and of per_device_train_batch_size if it is larger than that.
             rewards: B numbers; None for a completion that no reward applies to.
-            old_logprobs: for each completion its tokens' log-probabilities when they were sampled, at the temperature
-                of the settings; None if the policy as it is now sampled them.
-            max_steps: where "linear" and "cosine" learning rates reach 0; others do not need it.
+            old_logprobs: per completion, the log-probabilities of its tokens when they were sampled, at the temperature
+                of the settings; None if the current policy sampled them.
+            max_steps: the step at which "linear" and "cosine" learning rates reach 0; other schedules ignore it.
 
-        Raises ValueError for arguments that do not fit, TrainingDivergedError, and RuntimeError while a loop over this
-        trainer is open in another thread. The trainer is then as before.
+        Raises ValueError for invalid arguments, TrainingDivergedError, and RuntimeError while a loop over this trainer
+        is open in another thread. After an error the trainer is unchanged.
         """
         if self.world.size > 1:
-            raise ValueError(f"train_step learns in one process; this trainer is one of {self.world.size}.")
+            raise ValueError(f"train_step works in one process; this trainer is one of {self.world.size}.")
         with self._turns.loop() as turn, turn(), self._all_or_nothing():
             learning_rate = own_rate(self.args, self.step, max_steps)
             given = (prompt_tokens, completion_tokens, rewards, old_logprobs)
@@ -182,7 +182,7 @@ class GRPOTrainer:
             return self._one_step(learning_rate, batch)
 
     def _one_step(self, learning_rate: float, batch: Batch | None = None) -> TrainStep:
-        """Make a step, from a batch that is given or sampled, and count and record it."""
+        """Make a step from a given or a sampled batch, and count and record it."""
         args, parts, policy, started = self.args, self.parts, self.policy, time.perf_counter()
         updates, redraws = args.num_iterations, args.dynamic_sampling_rounds if batch is None else 0
         with self.optimizer.whole_step():
@@ -201,7 +201,7 @@ class GRPOTrainer:
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
-        """Take back what a step has changed, if it fails."""
+        """Restore the state before a step if the step fails."""
         before = None if self.optimizer.consumes else (self.step, self.policy, dict(self.optimizer.state))
         try:
             yield
@@ -222,11 +222,13 @@ class GRPOTrainer:
     ) -> dict[str, float]:
         """Answer held-out problems, `num_samples` times each, without filters. Training is unaffected.
 
-        Returns "eval/accuracy" (the share that `task.is_correct` accepts), "eval/reward", with several reward functions
-        the mean of each as "eval/rewards/NAME", and with several samples "eval/pass@k" for k = 2, 4, ... num_samples.
-        Several processes share the problems: all of them have to call this alike, and all get the same.
+        Returns "eval/accuracy" (the share that `task.is_correct` accepts) and "eval/reward". With several reward
+        functions it adds the mean of each as "eval/rewards/NAME", and with several samples "eval/pass@k" for k = 2, 4,
+        ... num_samples.
+        Several processes share the problems: every process must call this with the same arguments, and all get the same
+            result.
 
-        Raises TaskError and RewardError as `train` does, and ValueError for numbers out of range, or for several
+        Raises TaskError and RewardError like `train`, and ValueError for numbers out of range, or for several
         samples at temperature 0.
         """
         with self._turns.turn():
@@ -235,35 +237,36 @@ class GRPOTrainer:
             return evaluate(self.policy, sampler, self.parts.rewards, *numbers).metrics
 
     def change(self, *, reward_funcs: Sequence[Callable] | None = None, **settings: Any) -> None:
-        """Go on with other settings or other reward functions from the next step on.
+        """Continue with other settings or other reward functions from the next step on.
 
         Args:
-            reward_funcs: one or more in the place of those so far; None keeps them. `task.is_correct` stays as it is.
+            reward_funcs: one or more functions that replace the present ones; None keeps them. `task.is_correct` does
+                not change.
             settings: those in `MAY_CHANGE`, such as `learning_rate=1e-4`.
 
-        The next step has it in `TrainStep.changes`. A checkpoint has the settings, but no functions: give `resume` the
-        task with the new ones. Several processes call this alike.
+        The next step reports the change in `TrainStep.changes`. A checkpoint stores settings, but no functions: give
+            `resume` a task with the new ones. Several processes must all call this with the same arguments.
 
-        Raises ValueError for a setting that cannot change or is out of range, and for what are no reward functions;
-        nothing is changed then.
+        Raises ValueError for a setting that cannot change or is out of range, and for invalid reward functions; then
+        nothing is changed.
         """
         with self._turns.turn():
             self._change(self.args, reward_funcs, settings)
 
     def snapshot(self) -> Snapshot:
-        """The trainer as it is between two steps, for `rewind`. It waits for a step that another thread is in."""
+        """Return the state between two steps, for `rewind`. If another thread is in a step, wait for its end."""
         with self._turns.turn():
             policy, state = replace(self.policy, trained=dict(self.policy.trained)), dict(self.optimizer.state)
             return Snapshot(self.step, self._origin, self.args, tuple(self.reward_funcs), policy, state)
 
     def rewind(self, snapshot: Snapshot, *, reward_funcs: Sequence[Callable] | None = None, **settings: Any) -> None:
-        """Be again where `snapshot` was taken: parameters, optimizer, step, settings and reward functions.
+        """Restore the state of `snapshot`: parameters, optimizer, step, settings and reward functions.
 
-        Problems and sampling follow from the seed and the step's number, so what comes next repeats what came then, to
-        the last bit, unless `reward_funcs` or `settings` say otherwise (as for `change`). Later snapshots stay good.
+        Problems and sampling follow from the seed and the step's number, so the next steps repeat the earlier ones bit
+        for bit, unless you change `reward_funcs` or `settings` (as in `change`). Later snapshots stay valid.
 
-        Raises ValueError as `change` does, and for a snapshot of another run: of other settings, another task, another
-        model, or another base of adapters. A trainer that has the same of each may rewind to it.
+        Raises ValueError like `change`, and for a snapshot of another run: with other settings, another task, another
+            model, or another base of adapters. A trainer with the same of each may rewind to it.
         """
         with self._turns.turn():
             snapshot.check(self.args, self._origin)
@@ -275,7 +278,7 @@ class GRPOTrainer:
             self.optimizer.state = dict(snapshot.optimizer_state)
 
     def _change(self, args: GRPOConfig, reward_funcs: Sequence[Callable] | None, settings: Mapping[str, Any]) -> None:
-        """Have `args` with `settings` in them and `reward_funcs`, and note what is not as it was."""
+        """Switch to `args` updated by `settings`, and to `reward_funcs`, and record what changed."""
         check_changes(settings)
         args, functions = replace(args, **settings), self.reward_funcs if reward_funcs is None else reward_funcs
         args.check_task(self.max_completion_length, functions)
@@ -293,10 +296,10 @@ class GRPOTrainer:
     def save_pretrained(self, folder: str | os.PathLike, base: str | os.PathLike | None = None) -> None:
         """Write the policy as a Hugging Face folder, which transformers, mlx-lm and `load_pretrained` read.
 
-        Adapters are written alone, as a folder that mlx-lm and PEFT read (`save_adapters`). It names `base`, the folder
-        of the model that they stand beside; `load_pretrained` and `fuse` put the two together.
+        Adapters are written without their base model, as a folder that mlx-lm and PEFT read (`save_adapters`). It names
+        `base`, the folder of the base model; `load_pretrained` and `fuse` combine the two.
 
-        Warns (RuntimeWarning) where no step was made: the folder then has the policy that training would start from.
+        Warns (RuntimeWarning) if no step was made: the folder then contains the untrained policy.
         """
         if self.step == 0:
             warn_of_no_steps(folder)
@@ -304,7 +307,7 @@ class GRPOTrainer:
             self.policy.save_pretrained(folder, self.tokenizer, base)
 
     def save_checkpoint(self, folder: str | os.PathLike) -> None:
-        """Write everything that `resume` needs; the folder appears whole or not at all."""
+        """Write everything that `resume` needs; the folder appears complete or not at all."""
         with self._turns.turn():
             state = (self.step, self.task.name, self.args, self.policy, self.tokenizer, self.optimizer.state)
             save_checkpoint(folder, Checkpoint(*state, self.own_parts.names, self._origin))
@@ -324,19 +327,19 @@ class GRPOTrainer:
         learner: type[Learner] | None = None,
         **changes: Any,
     ) -> GRPOTrainer:
-        """A trainer that continues from a checkpoint with the numbers that the saved one would have had.
+        """Return a trainer that continues from a checkpoint with results identical to an uninterrupted run.
 
         Args:
             folder: a checkpoint of `save_checkpoint`.
-            task: the same as before.
+            task: the same task as before.
             world: the processes that continue together, any number of them; each reads the folder.
-            base: where adapters are trained, their base model, as `load_pretrained` returns it.
+            base: the base model of adapters, if adapters are trained, as `load_pretrained` returns it.
             config_class: the class of the saved settings, if it is a subclass of `GRPOConfig`.
-            sampler, advantages, loss, learner: the parts of your own that the saved trainer had.
+            sampler, advantages, loss, learner: your own parts, if the saved trainer had any.
             changes: settings in `MAY_CHANGE` that replace the saved ones, such as `learning_rate=1e-4`.
 
-        Raises FileNotFoundError or ValueError for a folder that is no whole checkpoint or is another task's, for a base
-        or a part of your own that is missing, for another base, and for a setting that cannot change.
+        Raises FileNotFoundError or ValueError for a folder that is not a complete checkpoint or belongs to another
+        task, for a missing base or custom part, for another base, and for a setting that cannot change.
         """
         check_changes(changes)
         saved = load_checkpoint(folder, config_class)
@@ -344,7 +347,7 @@ class GRPOTrainer:
         own.check(folder, saved.own_parts)
         saved = saved.beside(folder, base)
         if task.name != saved.task:
-            raise ValueError(f"{folder} was trained on task {saved.task!r}, not {task.name!r}. Give the same task.")
+            raise ValueError(f"{folder} was trained on task {saved.task!r}, not {task.name!r}. Pass the same task.")
         trainer = cls(saved.policy.config, {}, saved.tokenizer, task, saved.args, world, **vars(own), _saved=saved)
         trainer._change(saved.args, None, changes)
         return trainer

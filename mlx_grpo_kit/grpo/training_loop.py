@@ -1,4 +1,4 @@
-"""The iterator that `GRPOTrainer.train` returns: it trains as far as it is iterated, and warns when it never was."""
+"""The iterator that `GRPOTrainer.train` returns: it trains while it is iterated, and warns if it never was."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 class TrainingLoop(Iterator):
-    """Yield the steps of a generator. Without a `for` around it, nothing is trained.
+    """An iterator over the steps of a generator. Without a `for` loop, nothing is trained.
 
     Dropping a loop that was never iterated gives a RuntimeWarning. A notebook keeps the value of a cell's last line, so
-    `repr` says the same. `close` ends the loop, without a warning.
+    `repr` shows the same warning. `close` ends the loop, without a warning.
     """
 
     def __init__(self, steps: Generator[TrainStep, None, None], call: str):
@@ -26,7 +26,7 @@ class TrainingLoop(Iterator):
         return next(self._steps)
 
     def close(self) -> None:
-        """End the loop; another one may go on from there."""
+        """End the loop; another one may continue from there."""
         self._is_used = True
         self._steps.close()
 
@@ -43,7 +43,7 @@ class TrainingLoop(Iterator):
 
 
 def warn_of_no_steps(folder: str | os.PathLike) -> None:
-    """Warn where a policy is written before its first step."""
+    """Warn that a policy is written before its first step."""
     warnings.warn(
         f"No step was made, so {os.fspath(folder)} gets the untrained policy. A call of train() is not enough: write "
         "`for step in trainer.train(max_steps=...): ...`.",

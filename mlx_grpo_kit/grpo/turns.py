@@ -10,23 +10,23 @@ from mlx_grpo_kit.runtime.fork import refuse_after_fork
 
 
 class Turns:
-    """A lock that serves threads in the order in which they came; the thread that has it may take it again.
+    """A fair reentrant lock: threads get it in the order in which they asked.
 
-    With a plain lock a training loop, which gives its turn back after a step and wants it again at once, would hardly
-    ever let another thread in.
+    A training loop releases the lock after a step and asks for it again at once. With a plain lock it would hardly ever
+    let another thread in.
     """
 
     def __init__(self):
         self._changed = threading.Condition()
-        self._queue: list[threading.Thread] = []  # the first has the turn
-        self._loops: dict[object, threading.Thread] = {}  # a training loop: the thread of its latest step
+        self._queue: list[threading.Thread] = []  # the first thread has the turn
+        self._loops: dict[object, threading.Thread] = {}  # training loop -> the thread of its latest step
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Wait until no other thread has the turn, and have it."""
+        """Wait until no other thread has the turn, and hold it."""
         refuse_after_fork()
         me = threading.current_thread()
-        if me in self._queue:  # where only this thread itself puts it and takes it out
+        if me in self._queue:  # only this thread itself adds and removes it
             yield
             return
         try:
@@ -41,7 +41,7 @@ class Turns:
 
     @contextmanager
     def loop(self) -> Iterator[Callable[[], AbstractContextManager[None]]]:
-        """Open for as long as a training loop lasts; gives what the loop enters for each step, to have the turn.
+        """Register a training loop while it lasts, and yield a context manager that holds the turn for each step.
 
         Raises RuntimeError, at a step, while a loop in another thread is open. A loop may move to another thread.
         """
@@ -55,8 +55,8 @@ class Turns:
                 if others and loop not in self._loops:
                     raise RuntimeError(
                         f"A loop over this trainer's train() is open in thread {others[0].name!r}; expected one at a "
-                        "time, because two would share the steps between them. Wait for that one, end it (run.stop() "
-                        "of a live plot, close() of the iterator) or go on with that very iterator."
+                        "time, because two loops would share the steps between them. Wait for that loop, end it "
+                        "(run.stop() of a live plot, close() of the iterator), or continue with the same iterator."
                     )
                 self._loops[loop] = me
                 yield

@@ -1,5 +1,5 @@
-"""Widgets to look inside with: the dashboard of a run, the microscope, a model's data flow, the tree of answers.
+"""Widgets for looking inside: the dashboard of a run, the microscope, a model's data flow, the tree of answers.
 
-Each is a folder with its Python and JavaScript. `browser.py` is what they share: an ES module and its style sheet are
-sent inline, so nothing is fetched from anywhere.
+Each is a folder with its Python and JavaScript. They share `browser.py`, which sends an ES module and its style sheet
+inline, so nothing is fetched from the network.
 """

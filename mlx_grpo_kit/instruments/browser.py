@@ -1,15 +1,15 @@
-"""The base of the browser's widgets: a module beside its Python, data as JSON, questions and answers, a still.
+"""The base of the browser widgets: a JavaScript module next to its Python, JSON data, requests, a still picture.
 
     class Bars(BrowserWidget):
-        source = Path(__file__).with_name("bars")         # bars.js and bars.css, beside this file
+        source = Path(__file__).with_name("bars")         # bars.js and bars.css, next to this file
         def __init__(self, heights):
             super().__init__({"heights": heights})        # model.get("data") in the module
-        def answer(self, question):                       # of ask(question) in the module; what comes back is JSON too
+        def answer(self, question):                       # the result of ask(question) in the module, as JSON
             return {"heights": [height * question["factor"] for height in self.data["heights"]]}
         def draw_still(self):
             return as_picture(chart, "Three bars, 1, 2 and 3 high.")
 
-`browser.js` stands in front of each module and says what it has for them; `browser.css` has the colours.
+`browser.js` is put in front of each module and documents its functions; `browser.css` has the colours.
 """
 
 from __future__ import annotations
@@ -20,23 +20,25 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-import anywidget
-import traitlets
-
+from mlx_grpo_kit.runtime.extras import packages_for
 from mlx_grpo_kit.viz.picture import Picture, show_live
 from mlx_grpo_kit.viz.style import BLUE, COLORS, NEGATIVE, ON_DARK, ORANGE, POSITIVE
+
+with packages_for("An instrument"):
+    import anywidget
+    import traitlets
 
 FOLDER = Path(__file__).parent
 NOTE = "A still picture. Run the cell to move it."
 
 
 class BrowserWidget:
-    """A widget drawn by the module at `source`: it ends a cell, or goes to `display`, and leaves a still picture too.
+    """A widget drawn by the module at `source`, for the end of a cell or `display`. It leaves a still picture.
 
-    A subclass gives `source` and `draw_still`, and `answer` where its module asks.
+    A subclass defines `source` and `draw_still`, and `answer` if its module sends requests.
 
     Args:
-        data: the module's data, JSON; numbers that are not finite arrive as null.
+        data: the module's data, as JSON; numbers that are not finite become null.
 
     Attributes:
         widget: the anywidget.
@@ -49,14 +51,14 @@ class BrowserWidget:
         self.widget = _Page(
             _esm=_read(FOLDER / "browser.js") + _read(self.source.with_suffix(".js")),
             _css=_colors() + _read(FOLDER / "browser.css") + _read(self.source.with_suffix(".css")),
-            _anywidget_id=f"mlx_grpo_kit.{self.source.name}",  # a page has one style sheet for each
+            _anywidget_id=f"mlx_grpo_kit.{self.source.name}",  # a page has one style sheet per id
             data=as_json(data),
         )
         self.widget.on_msg(lambda _, message, __: self._reply(message))
 
     @property
     def data(self) -> dict[str, Any]:
-        """The module's data. Setting it sends all of it; what grows is sent in pieces, by `send`."""
+        """The module's data. Setting it sends all of it; use `send` for growing data."""
         return self.widget.data
 
     @data.setter
@@ -64,11 +66,11 @@ class BrowserWidget:
         self.widget.data = as_json(data)
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Give the module a message: `model.on("msg:custom", message => ...)` hears it."""
+        """Send a message to the module, which receives it in `model.on("msg:custom", message => ...)`."""
         self.widget.send(as_json(message))
 
     def answer(self, question: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Answer the module's `ask(question)`. A ValueError becomes {"complaint": its words}."""
+        """Answer the module's `ask(question)`. A ValueError becomes {"complaint": its message}."""
         raise NotImplementedError(f"{type(self).__name__} has no answers; its module asked {question!r}")
 
     def draw_still(self) -> Picture:
@@ -86,7 +88,7 @@ class BrowserWidget:
         show_live(self._box(), self.draw_still(), self.note)
 
     def _box(self) -> Any:
-        """The widget in a box, which shows when the kernel has gone: an anywidget by itself does not."""
+        """The widget in a box, which shows that the kernel is gone: an anywidget alone does not."""
         import ipywidgets as widgets
 
         return widgets.VBox([self.widget])
@@ -102,9 +104,9 @@ class _Page(anywidget.AnyWidget):
 
 
 def as_json(value: Any) -> Any:
-    """`value` with lists for tuples, and None for numbers that are not finite, which JSON has no word for.
+    """`value` with lists for tuples, and None for numbers that are not finite, which JSON lacks.
 
-    Half a surrogate pair, which no UTF-8 can hold, becomes a question mark.
+    An unpaired surrogate, which UTF-8 cannot hold, becomes a question mark.
     """
     if isinstance(value, str):
         return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
@@ -123,7 +125,7 @@ def _read(file: Path) -> str:
 
 
 def _colors() -> str:
-    """The kit's colours as variables: of areas, and darker for words and thin lines."""
+    """The kit's colours as CSS variables: for areas, and darker ones for words and thin lines."""
     lines = "".join(f"--kit-line{place}:{color};" for place, color in enumerate(COLORS))
     return (
         f".kit-widget{{--kit-positive:{POSITIVE};--kit-negative:{NEGATIVE};"

@@ -1,13 +1,13 @@
-"""Reading and writing adapters as mlx-lm and PEFT do.
+"""Folders of adapters in the formats of mlx-lm and PEFT: reading and writing.
 
-    adapter_config.json                 mlx-lm's settings, and which model the adapters stand beside
+    adapter_config.json                 mlx-lm's settings, and the folder of the base model
     adapters.safetensors                model.layers.0.self_attn.q_proj.lora_a [in, rank], .lora_b [rank, out] ...
     config.json, tokenizer files        that model's
     peft/adapter_config.json            the same for PEFT
     peft/adapter_model.safetensors      base_model.model....q_proj.lora_A.weight [rank, in], .lora_B.weight [out, rank]
 
 `python -m mlx_lm generate --model BASE --adapter-path FOLDER`, `PeftModel.from_pretrained(base, "FOLDER/peft")`.
-Adapters make sense beside the model that they were trained beside, and no other: the folder knows which it was.
+Adapters only work with the base model that they were trained with, so the folder identifies it.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ NOT_PLAIN = (
     "use_dora", "rank_pattern", "alpha_pattern", "modules_to_save", "fan_in_fan_out", "lora_bias", "use_qalora",
     "target_parameters", "trainable_token_indices", "layer_replication", "alora_invocation_tokens", "arrow_config",
 )  # fmt: skip
-"""Settings of PEFT's that make something else of a model than W + scale (A B)^T."""
+"""PEFT's settings with which a model is not W + scale (A B)^T."""
 
 CHANGES_BASE = ("pissa", "olora", "corda", "loftq")
-"""Ways of PEFT's to begin that take the first adapters away from the base: they stand beside no model of a folder."""
+"""PEFT's initializations that subtract the first adapters from the base, so that no folder contains that base."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ class Adapters:
 
     Attributes:
         lora: as `init_lora` returns it.
-        scale: of the product A B.
-        base: the folder of the model that they were trained beside, where it is named.
-        base_fingerprint: that model's `fingerprint`, where the kit wrote them.
+        scale: the factor of the product A B.
+        base: the folder of their base model, if it is known.
+        base_fingerprint: that model's `fingerprint`, if the kit wrote the adapters.
     """
 
     lora: dict[str, mx.array]
@@ -59,14 +59,14 @@ class Adapters:
     base_fingerprint: str | None = None
 
     def check_base(self, params: Mapping[str, mx.array]) -> None:
-        """Raises ValueError where `params` are not those of the model that these were trained beside."""
+        """Raise ValueError unless `params` are those of the base model of these adapters."""
         if self.base_fingerprint is None:
             return
         if not {*self.base_fingerprint.split()} & {*fingerprint(params).split()}:
             named = f" ({self.base})" if self.base else ""
             raise ValueError(
-                f"These adapters were trained beside another model{named}: its numbers are not the ones given here. "
-                "Give that model."
+                f"These adapters were trained with another base model{named}: its parameters differ from these. Pass "
+                "that model."
             )
 
 
@@ -77,12 +77,12 @@ def save_adapters(
     *,
     tokenizer: Tokenizer | None = None,
 ) -> Path:
-    """Write a folder that mlx-lm and PEFT read, as the head of this file says, and `load_adapters`. Returns its path.
+    """Write a folder that mlx-lm, PEFT and `load_adapters` read (see the head of this file). Returns its path.
 
-    The folder appears whole or not at all, and replaces one that the kit wrote.
+    The folder appears complete or not at all, and replaces one that the kit wrote.
 
-    Raises ValueError for adapters that are not of this configuration, FileExistsError when `folder` is a file or holds
-    anything that the kit did not write, and OSError when it cannot be written.
+    Raises ValueError for adapters that do not fit this configuration, FileExistsError if `folder` is a file or contains
+    anything that the kit did not write, and OSError if it cannot be written.
     """
     check_adapters(adapters.lora, config)
     names = {name.rpartition(".")[0] for name in adapters.lora}
@@ -123,8 +123,7 @@ def load_adapters(folder: str | os.PathLike, config: Qwen3Config) -> Adapters:
 
     Raises:
         FileNotFoundError: the folder or one of its files is missing.
-        ValueError: a file is cut off, corrupt or changed; the adapters are another model's, or of a kind that is no
-            plain LoRA.
+        ValueError: a file is cut off, corrupt or changed; the adapters belong to another model, or are not plain LoRA.
     """
     folder = whole_folder(folder)
     check_saved(folder, [SETTINGS, MLX_LM, PEFT])
@@ -139,15 +138,15 @@ def load_adapters(folder: str | os.PathLike, config: Qwen3Config) -> Adapters:
         lora = {_from_peft_name(name): mx.contiguous(value.T) for name, value in stored.items()}
         scale, rank = _peft_scale(folder, settings)
     else:
-        raise FileNotFoundError(f"{folder} has neither {MLX_LM} (mlx-lm's) nor {PEFT} (PEFT's): no adapters.")
+        raise FileNotFoundError(f"{folder} contains no adapters: neither {MLX_LM} (mlx-lm) nor {PEFT} (PEFT).")
     try:
         if len(lora) < len(stored):
-            raise ValueError("An adapter is there twice, under two names.")
+            raise ValueError("An adapter occurs twice, under two names.")
         lora = {name: lora[name] for name in sorted(lora)}
         check_adapters(lora, config)
         if rank not in (None, _rank(lora)):
             raise ValueError(
-                f"They have rank {_rank(lora)}, and {SETTINGS} says {rank!r:.60}: the two are not of one save."
+                f"They have rank {_rank(lora)}, but {SETTINGS} says {rank!r:.60}: the two were not saved together."
             )
         lora = {name: value.astype(mx.float32) for name, value in lora.items()}
         mx.eval(lora)
@@ -162,15 +161,15 @@ def _write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def _rank(lora: Mapping[str, mx.array]) -> int:
-    """The one rank that all of them have. Raises ValueError where they have several."""
+    """The rank of all adapters. Raises ValueError if they have several."""
     ranks = sorted({value.shape[1] for name, value in lora.items() if name.endswith(".lora_a")})
     if len(ranks) > 1:
-        raise ValueError(f"Adapters have the ranks {ranks}; expected one for all.")
+        raise ValueError(f"Adapters have the ranks {ranks}; expected the same for all.")
     return ranks[0]
 
 
 def _mlx_lm_scale(folder: Path, settings: Mapping[str, Any]) -> tuple[float, object]:
-    """Scale, and the rank where it is said."""
+    """The scale, and the rank if it is given."""
     kind, parameters = settings.get("fine_tune_type", "lora"), settings.get("lora_parameters")
     if kind != "lora":
         raise ValueError(f"{folder / SETTINGS} has fine_tune_type {kind!r:.60}; expected 'lora'.")
@@ -179,7 +178,7 @@ def _mlx_lm_scale(folder: Path, settings: Mapping[str, Any]) -> tuple[float, obj
 
 
 def _peft_scale(folder: Path, settings: Mapping[str, Any]) -> tuple[float, object]:
-    """Scale and rank."""
+    """The scale and the rank."""
     if settings.get("peft_type") != "LORA":
         raise ValueError(f"{folder / SETTINGS} has peft_type {settings.get('peft_type')!r:.60}; expected 'LORA'.")
     begins = str(settings.get("init_lora_weights")).lower().startswith(CHANGES_BASE)

@@ -1,9 +1,9 @@
-"""Qwen3 backwards, by hand: every rule of `forward.py`'s parts written out, then a block's, then the whole model's.
+"""Qwen3's backward pass by hand: the rule of each part of `forward.py`, then of a block, then of the whole model.
 
-To read beside `forward.py`, and for looking inside: training uses `value_and_grad`, which finds the same numbers by
-itself. A rule takes the gradient of its part's output and what the part was given, and returns a gradient for each
-input that has one. `qwen3_forward`'s `watch` keeps all that the rules need, under the names that stand in its file; the
-gradients of those inner values have the same names.
+Read it next to `forward.py`. It is for study: training uses `value_and_grad`, which computes the same numbers
+automatically. A rule takes the gradient of its part's output and the part's inputs, and returns a gradient for each
+input that has one. The `watch` of `qwen3_forward` records all that the rules need, under the names listed in
+`forward.py`; the gradients of those inner values have the same names.
 
 Shapes as in `forward.py`: B rows, T tokens, V vocabulary, H query heads, K heads of keys and values, D head_dim.
 """
@@ -30,7 +30,7 @@ def cross_entropy(logits: mx.array, targets: mx.array, weights: mx.array) -> tup
     Args:
         logits: [..., V].
         targets: int [...].
-        weights: [...]; 0 leaves a token out.
+        weights: [...]; weight 0 excludes a token.
 
     Returns:
         (loss, grad_logits), a scalar and [..., V].
@@ -51,15 +51,15 @@ def linear_backward(grad: mx.array, x: mx.array, weight: mx.array) -> tuple[mx.a
 
 
 def embedding_backward(grad: mx.array, input_ids: mx.array, vocab_size: int) -> mx.array:
-    """A row for each token id: the sum of `grad` over the places where it stands, and 0 where it stands nowhere."""
+    """The gradient [V, hidden]: a token's row is the sum of `grad` over its positions, 0 if it does not occur."""
     return mx.zeros((vocab_size, grad.shape[-1]), grad.dtype).at[input_ids].add(grad)
 
 
 def rms_norm_backward(grad: mx.array, x: mx.array, weight: mx.array, eps: float) -> tuple[mx.array, mx.array]:
-    """x / rms * weight: what would only make x longer or shorter is taken out, for the norm takes it out too.
+    """x / rms * weight: the part of the gradient along x is removed, because the norm removes the length of x.
 
     With n = x / rms and g = grad * weight, the gradient of x is (g - n * mean(g * n)) / rms, that of the weight is
-    grad * n, summed over every position. All three arrays [..., size], weight [size] -> (grad_x, grad_weight).
+    grad * n, summed over every position. grad, x [..., size], weight [size] -> (grad_x, grad_weight).
     """
     one_over_rms = mx.rsqrt((x * x).mean(axis=-1, keepdims=True) + eps)
     normed, scaled = x * one_over_rms, grad * weight
@@ -68,7 +68,7 @@ def rms_norm_backward(grad: mx.array, x: mx.array, weight: mx.array, eps: float)
 
 
 def rope_backward(grad: mx.array, offset: int, theta: float, yarn: YarnScaling | None = None) -> mx.array:
-    """Turned back by the same angles: a rotation's transpose is its inverse. [B, heads, T, D] -> the same."""
+    """Rotate back by the same angles: a rotation's transpose is its inverse. [B, heads, T, D] -> the same shape."""
     head_dim = grad.shape[-1]
     if yarn is None:  # a scale of -1 counts the positions down
         return mx.fast.rope(grad, head_dim, traditional=False, base=theta, scale=-1.0, offset=offset)
@@ -78,7 +78,7 @@ def rope_backward(grad: mx.array, offset: int, theta: float, yarn: YarnScaling |
 
 
 def gated_silu_backward(grad: mx.array, gate: mx.array, up: mx.array) -> tuple[mx.array, mx.array]:
-    """silu(gate) * up: to `gate` goes grad * up * silu'(gate), to `up` grad * silu(gate).
+    """silu(gate) * up: the gradient of `gate` is grad * up * silu'(gate), that of `up` is grad * silu(gate).
 
     silu(x) = x s(x) with the sigmoid s, so silu'(x) = s + x s (1 - s).
     """
@@ -88,12 +88,12 @@ def gated_silu_backward(grad: mx.array, gate: mx.array, up: mx.array) -> tuple[m
 
 
 def softmax_backward(grad: mx.array, weights: mx.array) -> mx.array:
-    """weights * (grad - sum(grad * weights)) over the last axis, where `weights` is what softmax returned."""
+    """weights * (grad - sum(grad * weights)) over the last axis, where `weights` is the output of softmax."""
     return weights * (grad - (grad * weights).sum(axis=-1, keepdims=True))
 
 
 def mix_values_backward(grad: mx.array, weights: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-    """The product of weights and values: values a head shares with others get the sum of what all of them send.
+    """The product of weights and values: values that heads share get the sum of those heads' gradients.
 
     grad [B, H, T, D], weights [B, H, T, S], values [B, K, S, D] -> (grad_weights, grad_values).
     """
@@ -102,10 +102,10 @@ def mix_values_backward(grad: mx.array, weights: mx.array, values: mx.array) -> 
 
 
 def attention_scores_backward(grad: mx.array, queries: mx.array, keys: mx.array) -> tuple[mx.array, mx.array]:
-    """Q K^T / sqrt(D): to queries goes grad K / sqrt(D), to keys grad^T Q / sqrt(D), summed over heads that share them.
+    """Q K^T / sqrt(D): queries get grad K / sqrt(D), keys get grad^T Q / sqrt(D), summed over heads that share them.
 
-    grad [B, H, T, S], queries [B, H, T, D], keys [B, K, S, D] -> (grad_queries, grad_keys). Where a query may not look
-    its weight is 0, and softmax sends 0: the mask needs no rule of its own.
+    grad [B, H, T, S], queries [B, H, T, D], keys [B, K, S, D] -> (grad_queries, grad_keys). A masked weight is 0, so
+    softmax returns gradient 0 for it: the mask needs no rule.
     """
     grad = _share_keys(grad, keys) * queries.shape[-1] ** -0.5
     return (grad @ keys).reshape(queries.shape), grad.swapaxes(-1, -2) @ _share_keys(queries, keys)
@@ -119,13 +119,13 @@ def _share_keys(by_head: mx.array, keys: mx.array) -> mx.array:
 def mlp_backward(
     params: Mapping[str, mx.array], prefix: str, grad: mx.array, x: mx.array, kept: Mapping[str, mx.array]
 ) -> tuple[mx.array, Arrays, Arrays]:
-    """SwiGLU: back through down, apart into gate and up, and together again at x.
+    """SwiGLU: go back through down, then separately through gate and up, and add the two gradients at x.
 
     Args:
         params: weights by name.
-        prefix: where this MLP's names begin, such as "layers.3.mlp.".
-        grad: of the output, [B, T, hidden].
-        x: what went in, [B, T, hidden].
+        prefix: the beginning of this MLP's names, such as "layers.3.mlp.".
+        grad: the gradient of the output, [B, T, hidden].
+        x: the input, [B, T, hidden].
         kept: the forward pass's inner values by name.
 
     Returns:
@@ -185,7 +185,7 @@ def transformer_block_backward(
     x: mx.array,
     kept: Mapping[str, mx.array],
 ) -> tuple[mx.array, Arrays, Arrays]:
-    """One layer: at each `x + f(norm(x))` the gradient goes past f unchanged, and what comes through f is added.
+    """One layer: at each `x + f(norm(x))` the gradient passes f unchanged, and the gradient through f is added.
 
     Arguments and results as in `mlp_backward`, for layer number `layer`.
     """
@@ -220,8 +220,8 @@ def qwen3_backward(
     Args:
         config: sizes and constants of the model.
         params: every weight by its name in the kit.
-        input_ids: [B, T], what the forward pass was given; it had no cache.
-        kept: what `qwen3_forward(config, params, input_ids, watch=kept.setdefault)` put into an empty `kept`.
+        input_ids: int [B, T], the input of the forward pass, which had no cache.
+        kept: a dictionary that `qwen3_forward(config, params, input_ids, watch=kept.setdefault)` has filled.
         grad_logits: [B, T, V].
 
     Returns:
@@ -257,13 +257,13 @@ def qwen3_loss_and_gradients(
     *,
     attention_mask: mx.array | None = None,
 ) -> tuple[mx.array, Arrays, Arrays]:
-    """The cross-entropy of `targets`, token by token weighted, and every gradient in the model, by hand.
+    """The cross-entropy of `targets`, weighted per token, and every gradient in the model, by hand.
 
     Args:
         config: sizes and constants of the model.
         params: every weight by its name in the kit.
         input_ids: int [B, T].
-        targets: int [B, T], what should follow each position.
+        targets: int [B, T], the token that should follow each position.
         weights: [B, T], as in `cross_entropy`; without them every token counts 1 / (B * T).
         attention_mask: as in `qwen3_forward`.
 
@@ -272,7 +272,7 @@ def qwen3_loss_and_gradients(
         that `qwen3_forward`'s `watch` sees, under the same names and of the same shapes.
 
     Raises:
-        ValueError: `targets` or `weights` have another shape than `input_ids`.
+        ValueError: `targets` or `weights` do not have the shape of `input_ids`.
     """
     weights = mx.full(input_ids.shape, 1 / input_ids.size) if weights is None else weights
     for name, array in (("targets", targets), ("weights", weights)):

@@ -1,4 +1,4 @@
-"""The key-value cache: what attention has already computed for the tokens so far."""
+"""The key-value cache: the keys and values of the tokens so far."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ def kv_cache_bytes_per_position(config: Qwen3Config, dtype: mx.Dtype = mx.float3
 
 
 class KVCache:
-    """Keys and values of every layer for the tokens seen so far, in buffers that may have room for more.
+    """Keys and values of every layer for the tokens so far, in buffers that may have room for more.
 
-    A cache made inside a loss function carries gradients like any other array.
+    If you create a cache inside a loss function, gradients flow through it as through any other array.
 
     Attributes:
-        keys: a layer's are [B, num_key_value_heads, capacity, head_dim]; None before the first tokens.
+        keys: per layer, [B, num_key_value_heads, capacity, head_dim]; None before the first tokens.
         values: the same shapes.
-        length: positions from here on are empty, and attention never looks at them. An int, or a scalar int32 array
+        length: the number of filled positions; attention ignores the rest. An int, or a scalar int32 array
             inside a compiled step: one compiled graph then serves every position.
     """
 
@@ -34,11 +34,11 @@ class KVCache:
         return 0 if self.keys[0] is None else self.keys[0].shape[2]
 
     def append(self, layer: int, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Put [B, K, T, D] keys and values behind `length`; return the layer's whole buffers, [B, K, capacity, D].
+        """Write keys and values [B, K, T, D] after position `length`; return the layer's buffers, [B, K, capacity, D].
 
-        Where there is room the buffer is written in place (MLX donates a buffer that nobody else holds), so a step
-        costs what it adds, not what came before. Without room the new positions are concatenated. `advance` moves
-        `length` on, once for all layers.
+        If there is room, the buffer is written in place (MLX donates a buffer without other references), so the cost of
+        a step does not depend on the length so far. Without room, the new positions are concatenated. `advance` then
+        increases `length` once for all layers.
         """
         self.keys[layer] = self._write(self.keys[layer], keys)
         self.values[layer] = self._write(self.values[layer], values)
@@ -52,11 +52,11 @@ class KVCache:
         return mx.slice_update(buffer, new, mx.array(self.length).reshape(1), axes=(2,))
 
     def advance(self, num_tokens: int) -> None:
-        """Say that `num_tokens` positions were appended in every layer."""
+        """Increase `length` after `num_tokens` positions were appended in every layer."""
         self.length = self.length + num_tokens
 
     def reserve(self, capacity: int) -> None:
-        """Make room for `capacity` positions in all, so that the following `append`s write in place."""
+        """Make room for `capacity` positions in total, so that the following `append`s write in place."""
         room = capacity - self.capacity
         if room > 0:
             pad = [(0, 0), (0, 0), (0, room), (0, 0)]
@@ -64,7 +64,7 @@ class KVCache:
             self.values = [mx.pad(values, pad) for values in self.values]
 
     def rows(self, which: mx.array) -> KVCache:
-        """A cache of some of the rows: `which` has their numbers, int32 [rows]."""
+        """A cache of the rows with the indices `which`, int32 [rows]."""
         some = KVCache(len(self.keys))
         some.length = self.length
         some.keys = [keys[which] for keys in self.keys]
@@ -72,7 +72,7 @@ class KVCache:
         return some
 
     def repeat(self, times: int) -> KVCache:
-        """A cache with every row repeated `times`: a prompt that was read once serves its whole group."""
+        """A cache with every row repeated `times`, so that a prompt is computed once for its whole group."""
         repeated = KVCache(len(self.keys))
         repeated.length = self.length
         repeated.keys = [mx.repeat(keys, times, axis=0) for keys in self.keys]

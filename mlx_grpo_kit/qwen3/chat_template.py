@@ -1,8 +1,8 @@
-"""A chat as the text a model was trained on: the template of its folder, rendered as transformers does, and bounded.
+"""A chat as text in the model's format: its folder's chat template, rendered as in transformers, within limits.
 
-A chat template is a small program in Jinja that came with a download. It runs in Jinja's sandbox, where it can neither
-import nor open anything, and, unless the kit wrote it, in a process of its own that may take only so much memory and
-time (`template_process.py`). That process stays for the next chat, which then takes less than a millisecond more.
+A chat template is a small Jinja program that comes with a downloaded model. It runs in Jinja's sandbox, where it can
+neither import nor open anything. Unless the kit wrote it, it also runs in a separate process with limited memory and
+time (`template_process.py`). That process is reused for the next chat, which then takes less than a millisecond more.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ TRUSTED = frozenset(
 
 
 class ChatTemplateError(ValueError):
-    """A chat cannot be rendered: the messages are none, or the template is broken, refuses them, or never ends."""
+    """A chat cannot be rendered: the messages are invalid, or the template is broken, rejects them, or never ends."""
 
 
 class ChatTemplate:
-    """Renders chats with a template's source.
+    """Render chats with the source of a template.
 
     Args:
-        source: Jinja, as `chat_template` in tokenizer_config.json or as the file chat_template.jinja has it.
-        special_tokens: what templates may ask for by name: `{"eos_token": "<|im_end|>"}`.
-        where: the file that the source is from, for messages.
+        source: Jinja, as in `chat_template` in tokenizer_config.json or in the file chat_template.jinja.
+        special_tokens: tokens that templates may use by name: `{"eos_token": "<|im_end|>"}`.
+        where: the file that contains the source, for error messages.
     """
 
     def __init__(self, source: str, special_tokens: Mapping[str, str], where: str):
         self.source, self.special_tokens, self.where = source, dict(special_tokens), where
-        self._lock = threading.Lock()  # a renderer answers one at a time
+        self._lock = threading.Lock()  # a renderer handles one request at a time
 
     def render(
         self, messages: Sequence[Mapping[str, Any]], /, *, add_generation_prompt: bool = True, **kwargs: Any
     ) -> str:
-        """The chat as one text; `kwargs` are the template's own, such as `enable_thinking=False`.
+        """The chat as one text; `kwargs` are the template's settings, such as `enable_thinking=False`.
 
         Raises:
-            ChatTemplateError: see there; the message says which.
+            ChatTemplateError: for the reasons listed there; the message tells which.
         """
         chat, given = _checked(messages), _plain("the template's settings", kwargs)
         if "messages" in given:
-            raise ChatTemplateError("'messages' is no setting of a chat template: it is the chat.")
+            raise ChatTemplateError("'messages' is not a setting of a chat template: it is the chat.")
         values = {"tools": None, "documents": None, **self.special_tokens, **given}
         values |= {"messages": chat, "add_generation_prompt": add_generation_prompt}
         with self._lock:
@@ -63,7 +63,7 @@ class ChatTemplate:
                 reply = self._renderer.reply(values)
             except OSError as error:
                 raise ChatTemplateError(
-                    f"{self.where} is rendered in a process of its own, and none can be started: {error}."
+                    f"{self.where} is rendered in a separate process, and that process cannot be started: {error}."
                 ) from error
         if "text" not in reply:
             raise ChatTemplateError(f"{self.where}{_in_words(reply)}")
@@ -80,12 +80,12 @@ class ChatTemplate:
 
 
 def _in_words(reply: Mapping[str, Any]) -> str:
-    """The problem of a template, as the rest of a sentence that begins with its name."""
+    """A template's problem, as the rest of a sentence that begins with the template's name."""
     words, line = reply.get("words"), reply.get("line")
     bounds = {
         "time": f"is not done after {template_process.SECONDS:g} seconds",
         "memory": f"needs more than {template_process.MEMORY // 2**20} MiB of memory",
-        "size": f"makes a text of more than {template_process.LARGEST:,} characters",
+        "size": f"produces a text of more than {template_process.LARGEST:,} characters",
         "ended": "ended the process that rendered it",
     }
     match reply["error"]:
@@ -94,14 +94,14 @@ def _in_words(reply: Mapping[str, Any]) -> str:
         case "security":
             return f" tries what the sandbox forbids: {words}."
         case "recursion":
-            return " calls itself without end."
+            return " calls itself forever."
         case bound if bound in bounds:
-            return f" {bounds[bound]}. Nothing of it was used; is the folder from a source you trust?"
-    return f" does not take this chat: {words}."
+            return f" {bounds[bound]}. None of it was used. Is the folder from a source you trust?"
+    return f" rejects this chat: {words}."
 
 
 def _checked(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The messages as plain data of the template's own, entries that are None left out (as transformers does)."""
+    """The messages as plain data, without entries that are None (as in transformers)."""
     words = 'expected a list of messages, such as [{"role": "user", "content": "12+34?"}]'
     if isinstance(messages, (str, Mapping)) or not isinstance(messages, Sequence) or not messages:
         raise ChatTemplateError(f"The chat is {short(repr(messages))}; {words}.")
@@ -113,8 +113,8 @@ def _checked(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _plain(what: str, value: Any) -> Any:
-    """Rebuilt out of JSON's types: an object of any other has methods, which the sandbox would let a template call."""
+    """Rebuild the value from JSON types: other objects have methods, which the sandbox would let a template call."""
     try:
         return json.loads(json.dumps(value))
     except (TypeError, ValueError, RecursionError) as error:
-        raise ChatTemplateError(f"What JSON cannot hold is in {what}: {short(error)}.") from error
+        raise ChatTemplateError(f"There is something in {what} that JSON cannot hold: {short(error)}.") from error

@@ -8,15 +8,21 @@ from difflib import get_close_matches
 from typing import Any
 
 MAX_LAYERS = 1000
-"""No Qwen3 has a tenth of it; with a million, listing the parameters' names alone would take the memory."""
+"""The limit for layers.
+
+No Qwen3 has a tenth of it; with a million, just the parameters' names would fill the memory.
+"""
 MAX_ATTENTION_FACTOR = 1000
-"""A text of 10^40 tokens would ask for 10; far beyond, attention is all rounding, and then overflows."""
+"""The limit for YaRN's attention_factor.
+
+A text of 10^40 tokens would need 10; far beyond, attention is only rounding, then overflow.
+"""
 
 QUANTIZED_BITS, GROUP_SIZES = (2, 3, 4, 5, 6, 8), (32, 64, 128)
-"""Bits of a packed number, and how many numbers share a scale: what MLX computes with."""
+"""Bits per quantized number, and numbers per scale, that MLX supports."""
 
-# name: hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, tie_word_embeddings. What is not here
-# is the same in all of them.
+# name: hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, tie_word_embeddings. The other settings
+# are the same in all of them.
 PUBLISHED = {
     "0.6B": (1024, 3072, 28, 16, True),
     "1.7B": (2048, 6144, 28, 16, True),
@@ -31,17 +37,18 @@ PUBLISHED = {
 class YarnScaling:
     """The settings of `rope_scaling` with rope_type "yarn" in a config.json, under Hugging Face's names.
 
-    What they do to the forward pass stands in yarn.py.
+    Their effect on the forward pass is in yarn.py.
 
     Attributes:
-        factor: how many times longer the texts may be than those the model learned from; at least 1.
-        original_max_position_embeddings: tokens of the longest text that it learned from.
-        attention_factor: queries and keys are multiplied by it; None: by what `factor` and the two mscales make of it.
-        beta_fast: a pair of numbers that turns round this often in a text of the original length keeps its speed.
-        beta_slow: one that turns round this often, or less, turns `factor` times slower; between the two, a mixture.
-        mscale: weight of `factor` in the numerator of attention_factor; counts only beside the next.
+        factor: the maximum length of texts as a multiple of the training length; at least 1.
+        original_max_position_embeddings: the training length, in tokens.
+        attention_factor: the multiplier of queries and keys; None computes it from `factor` and the two mscales.
+        beta_fast: a pair of numbers that makes at least this many rotations in a text of the training length keeps its
+            speed.
+        beta_slow: a pair that makes at most this many rotations rotates `factor` times slower; in between, a mixture.
+        mscale: weight of `factor` in the numerator of attention_factor; used only together with mscale_all_dim.
         mscale_all_dim: its weight in the denominator.
-        truncate: whether the two ends of the mixture are moved outwards to the next whole pair.
+        truncate: True to move the two ends of the mixture outwards to the next whole pair.
 
     Raises:
         ValueError: a number is out of range.
@@ -76,7 +83,7 @@ class YarnScaling:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """The content of `rope_scaling`, without what has its usual value."""
+        """The content of `rope_scaling`, without settings at their defaults."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         usual = {field.name: field.default for field in fields(self)}
         return {"rope_type": "yarn"} | {name: value for name, value in values.items() if value != usual[name]}
@@ -86,13 +93,13 @@ class YarnScaling:
 class Qwen3Config:
     """The architecture of one Qwen3, under Hugging Face's names.
 
-    `head_dim` is a number of its own: in Qwen3 it need not be `hidden_size / num_attention_heads` (Qwen3-0.6B has 16
-    heads of 128 on a hidden size of 1024). Each of the `num_key_value_heads` heads of keys and values serves
-    `num_attention_heads / num_key_value_heads` query heads (grouped-query attention, Ainslie et al. 2023).
-    `rope_scaling` stretches rotary embeddings to longer texts; None is Qwen3 as it was trained.
+    `head_dim` is independent of the other sizes: in Qwen3 it need not be `hidden_size / num_attention_heads`
+    (Qwen3-0.6B has 16 heads of 128 on a hidden size of 1024). Each of the `num_key_value_heads` heads of keys and
+    values is shared by `num_attention_heads / num_key_value_heads` query heads (grouped-query attention, Ainslie et al.
+    2023). `rope_scaling` stretches rotary embeddings to longer texts; with None, Qwen3 is as it was trained.
 
     Raises:
-        ValueError: a number is out of range, or the numbers do not fit each other.
+        ValueError: a number is out of range, or the numbers contradict each other.
     """
 
     vocab_size: int
@@ -127,11 +134,11 @@ class Qwen3Config:
         if self.num_attention_heads % self.num_key_value_heads:
             raise ValueError(
                 f"num_attention_heads ({self.num_attention_heads}) must be a multiple of num_key_value_heads "
-                f"({self.num_key_value_heads}): each head of keys and values serves equally many query heads."
+                f"({self.num_key_value_heads}): each head of keys and values is shared by equally many query heads."
             )
         if self.head_dim % 2:
             raise ValueError(
-                f"head_dim is {self.head_dim}; rotary embeddings turn pairs of numbers, so it must be even."
+                f"head_dim is {self.head_dim}; rotary embeddings rotate pairs of numbers, so it must be even."
             )
 
     @classmethod
@@ -141,14 +148,14 @@ class Qwen3Config:
         The numbers are those of the config.json in https://huggingface.co/Qwen/Qwen3-0.6B and its sisters.
 
         Raises:
-            ValueError: there is no model of this name.
+            ValueError: there is no model with this name.
         """
         if name not in PUBLISHED:
             near = get_close_matches(str(name).upper(), PUBLISHED, n=1, cutoff=0.5)
             guess = f" Did you mean {near[0]!r}?" if near else ""
             raise ValueError(
                 f"There is no published dense Qwen3 {name!r}.{guess} There are "
-                f"{', '.join(map(repr, PUBLISHED))}; any other is read from its folder by load_pretrained."
+                f"{', '.join(map(repr, PUBLISHED))}; read any other from its folder with load_pretrained."
             )
         hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, tied = PUBLISHED[name]
         return cls(
@@ -167,11 +174,11 @@ class Qwen3Config:
     def from_dict(cls, config: dict[str, Any]) -> Qwen3Config:
         """Read the content of a `config.json`, in the layout of published folders or of transformers >= 5.
 
-        Published Qwen3 folders hold `rope_theta` at the top; transformers >= 5 writes it inside `rope_parameters`.
-        Where `rope_scaling` stands beside that, it counts, as in transformers.
+        Published Qwen3 folders have `rope_theta` at the top level; transformers >= 5 writes it inside
+        `rope_parameters`. If `rope_scaling` exists too, it takes precedence, as in transformers.
 
         Raises:
-            ValueError: another architecture, a missing number, or a feature that this forward pass does not have.
+            ValueError: another architecture, a missing number, or a feature that this forward pass does not support.
         """
         if config.get("model_type", "qwen3") != "qwen3":
             raise ValueError(f"config.json describes a {config['model_type']!r} model; expected model_type 'qwen3'.")
@@ -186,7 +193,7 @@ class Qwen3Config:
             raise ValueError(f"config.json has hidden_act {config['hidden_act']!r}; Qwen3 uses 'silu'.")
         values = {field.name: config[field.name] for field in fields(cls) if config.get(field.name) is not None}
         values |= _rope(config)
-        # A guessed number of these would load and then compute something else than was trained.
+        # If these were guessed, the model would load but compute something other than it was trained for.
         required = [field.name for field in fields(cls) if field.default is MISSING] + ["rope_theta"]
         missing = [name for name in required if name not in values]
         if missing:
@@ -202,7 +209,7 @@ class Qwen3Config:
             "architectures": ["Qwen3ForCausalLM"],
             "model_type": "qwen3",
             **values,
-            **({} if scaling is None else {"rope_scaling": rope}),  # where transformers 4 looks
+            **({} if scaling is None else {"rope_scaling": rope}),  # transformers 4 looks here
             "rope_parameters": {**rope, "rope_theta": self.rope_theta},
             "attention_bias": False,
             "attention_dropout": 0.0,
@@ -214,7 +221,7 @@ class Qwen3Config:
 
 
 def _check_quantization(config: dict[str, Any]) -> None:
-    """Refuse weights that are quantized in another way than mlx-lm's usual one, whose sizes say all else."""
+    """Raise ValueError for weights that are not quantized in mlx-lm's usual way, where sizes determine all else."""
     settings = config.get("quantization") or config.get("quantization_config")
     if not settings:
         return
@@ -230,7 +237,7 @@ def _check_quantization(config: dict[str, Any]) -> None:
     for each in kinds:
         for name, expected in (("bits", QUANTIZED_BITS), ("group_size", GROUP_SIZES)):
             value = each.get(name)
-            is_usual = value is None and each is not settings  # mlx-lm's mixed recipes leave it to MLX
+            is_usual = value is None and each is not settings  # mlx-lm's mixed recipes leave this to MLX
             if not is_usual and (isinstance(value, bool) or value not in expected):
                 raise ValueError(
                     f"config.json describes weights quantized with {name} {_shown(value)}; expected one of "
@@ -239,7 +246,7 @@ def _check_quantization(config: dict[str, Any]) -> None:
 
 
 def _rope(config: dict[str, Any]) -> dict[str, Any]:
-    """`rope_theta` and `rope_scaling`, as far as `config` says them among its rotary embeddings' settings."""
+    """`rope_theta` and `rope_scaling`, as far as `config` contains them among the settings of rotary embeddings."""
     rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
     if not isinstance(rope, dict):
         raise ValueError(f"config.json has {rope!r} for its rotary embeddings; expected an object.")
@@ -266,17 +273,13 @@ def _rope(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_number(name: str, value: object, whole: bool = False) -> None:
-    """Refuse what is no positive number that MLX can hold: int32 for sizes, float32 for the rest.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Raise ValueError unless `value` is a positive number in MLX's range: int32 for sizes, float32 for the rest."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0 or value == math.inf:
         raise ValueError(f"{name} is {_shown(value)}; expected a positive number.")
     if whole and not isinstance(value, int):
         raise ValueError(f"{name} is {value!r}; expected a whole number.")
     if not (value < 2**31 if whole else 1.2e-38 <= value <= 3.4e38):
-        bounds = "a number below 2^31" if whole else "a number from 1.2e-38 to 3.4e38, as float32 has them"
+        bounds = "a number below 2^31" if whole else "a number from 1.2e-38 to 3.4e38, which float32 can hold"
         raise ValueError(f"{name} is {_shown(value)}; expected {bounds}.")
 
 

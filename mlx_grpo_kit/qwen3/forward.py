@@ -1,14 +1,14 @@
-"""Qwen3 as pure functions: parameters in, logits out, nothing kept.
+"""Qwen3 as pure functions, from parameters to logits, without any state.
 
 Every building block takes its weights as arguments, and `qwen3_forward` takes them all as one dictionary, so
 `value_and_grad` sees the whole path params -> logits -> log-probs -> loss. Weights of linear maps have PyTorch's
-layout, [out_features, in_features], unless they are quantized or have an adapter beside them (`matrices.py`). What is
-computed in another way on each device stands in `kernels.py`.
+layout, [out_features, in_features], unless they are quantized or have an adapter (`matrices.py`). Device-specific
+computations are in `kernels.py`.
 
 Shapes: B rows, T tokens, V vocabulary, H query heads, K heads of keys and values, D head_dim, S positions of keys.
 
-Whoever wants to see inside passes a `watch`: every inner value goes through it under its name, and what it returns is
-used in its place. `record = {}; qwen3_forward(config, params, ids, watch=record.setdefault)` keeps them all.
+To look inside, pass a `watch`: it is called with every inner value and its name, and its result replaces the value.
+`record = {}; qwen3_forward(config, params, ids, watch=record.setdefault)` records them all.
 
     embedding                                             [B, T, hidden]
     layers.0.input_layernorm                              [B, T, hidden]
@@ -16,7 +16,7 @@ used in its place. `record = {}; qwen3_forward(config, params, ids, watch=record
     layers.0.self_attn.q_norm, k_norm                     [B, T, H or K, D]
     layers.0.self_attn.q_rope, k_rope                     [B, H or K, T, D]
     layers.0.self_attn.scores, weights                    [B, H, T, S] around softmax; masked scores near -1e9
-    layers.0.self_attn.mixed                              [B, H, T, D], the values, mixed by the weights
+    layers.0.self_attn.mixed                              [B, H, T, D], sums of values with these weights
     layers.0.self_attn.o_proj                             [B, T, hidden]
     layers.0.attended                                     [B, T, hidden], the residual stream after attention
     layers.0.post_attention_layernorm                     [B, T, hidden]
@@ -40,11 +40,11 @@ from mlx_grpo_kit.qwen3.yarn import yarn_attention_factor, yarn_wavelengths
 from mlx_grpo_kit.runtime import mx
 
 Watch = Callable[[str, mx.array], mx.array]
-"""(name, value) -> the value to go on with."""
+"""A function (name, value) -> the value to use."""
 
 
 def unwatched(name: str, value: mx.array) -> mx.array:
-    """The `Watch` that looks at nothing."""
+    """The default `Watch`, which returns every value unchanged."""
     return value
 
 
@@ -77,15 +77,15 @@ def rms_norm(x: mx.array, weight: mx.array, eps: float) -> mx.array:
 
 
 def rope(x: mx.array, offset: int | mx.array, theta: float, yarn: YarnScaling | None = None) -> mx.array:
-    """Turn the pairs (x[i], x[i + D/2]) of [B, heads, T, D] by position * theta^(-2i/D) (RoFormer, equation 34).
+    """Rotate the pairs (x[i], x[i + D/2]) of [B, heads, T, D] by position * theta^(-2i/D) (RoFormer, equation 34).
 
-    The first of the T positions is `offset`. Only differences of positions reach attention's scores, so a row padded
-    on the left needs no offset of its own. `yarn` has the pairs turn at other speeds, and scales them.
+    The first of the T positions is `offset`. Attention's scores depend only on differences of positions, so a row
+    padded on the left needs no separate offset. `yarn` changes the speeds of rotation, and scales the pairs.
     """
     head_dim = x.shape[-1]
     if yarn is None:
         return mx.fast.rope(x, head_dim, traditional=False, base=theta, scale=1.0, offset=offset)
-    freqs = mx.array(yarn_wavelengths(yarn, head_dim, theta))  # MLX's name for what it divides positions by
+    freqs = mx.array(yarn_wavelengths(yarn, head_dim, theta))  # MLX's name for the divisors of positions
     scaled = x * yarn_attention_factor(yarn)
     return mx.fast.rope(scaled, head_dim, traditional=False, base=None, scale=1.0, offset=offset, freqs=freqs)
 
@@ -101,8 +101,8 @@ def visible(
 ) -> mx.array:
     """The keys that each query may look at: bool [1 or B, 1, num_queries, num_keys].
 
-    Query i stands at position offset + i and sees keys at its own position and before (causal), except where
-    `attention_mask` [B, <= num_keys] is 0 (padding). This is the one place that decides it.
+    Query i is at position offset + i and sees keys at its own position and before (causal), except where
+    `attention_mask` [B, <= num_keys] is 0 (padding). Only this function decides it.
     """
     positions = mx.arange(num_queries)[:, None] + offset
     mask = (mx.arange(num_keys)[None, :] <= positions)[None, None]
@@ -125,12 +125,12 @@ def attention(
     layer: int = 0,
     watch: Watch = unwatched,
 ) -> mx.array:
-    """Qwen3's attention, [B, T, hidden] -> [B, T, hidden]: project, normalise per head, turn, attend, project.
+    """Qwen3's attention, [B, T, hidden] -> [B, T, hidden]: project, normalise per head, rotate, attend, project.
 
     Args:
-        prefix: what the names of its weights begin with in `params`, such as "layers.3.self_attn.".
-        mask: which keys each query may look at, as `visible` returns it.
-        layer: which of the cache's layers is this one's.
+        prefix: the beginning of the names of its weights in `params`, such as "layers.3.self_attn.".
+        mask: the keys that each query may look at, as `visible` returns them.
+        layer: the index of this layer in the cache.
     """
     weights = Weights(params, prefix)
     batch, num_tokens, _ = x.shape
@@ -190,11 +190,11 @@ def checkpointed_block(
     mask: mx.array,
     cache: KVCache | None = None,
 ) -> mx.array:
-    """`transformer_block`, computed once more in the backward pass, for which only its input is kept.
+    """`transformer_block`, of which only the input is kept; the backward pass recomputes the rest.
 
-    (Chen et al. 2016, https://arxiv.org/abs/1604.06174.) MLX sends a gradient to what is given as an argument and to
-    nothing else, without a word: weights, keys and values are arguments. The block runs again after the cache has gone
-    on, so the cache that it sees is one of its own, which stands where this one stands now.
+    (Chen et al. 2016, https://arxiv.org/abs/1604.06174.) MLX silently computes gradients only for arguments, so
+    weights, keys and values are arguments. When the block runs again the cache has advanced, so the block gets its own
+    cache in the present state.
     """
     prefix = f"layers.{layer}."
     weights = {name: value for name, value in params.items() if name.startswith(prefix)}
@@ -224,14 +224,14 @@ def qwen3_hidden_states(
     gradient_checkpointing: bool = False,
     watch: Watch = unwatched,
 ) -> mx.array:
-    """All but the output layer: [B, T] -> [B, T, hidden], after the final norm. Arguments as in `qwen3_forward`.
+    """All but the output layer: int [B, T] -> [B, T, hidden], after the final norm. Arguments as in `qwen3_forward`.
 
-    With `gradient_checkpointing` the backward pass computes each block's inside again, instead of keeping it.
+    With `gradient_checkpointing` the backward pass recomputes the inside of each block, instead of keeping it.
     """
     num_tokens = input_ids.shape[1]
     offset = cache.length if cache is not None else 0
     num_keys = num_tokens
-    if cache is not None:  # in a compiled step the length is an array, and the buffers are known to have room
+    if cache is not None:  # in a compiled step the length is an array, and the buffers always have room
         num_keys = cache.capacity if not isinstance(offset, int) else max(cache.capacity, offset + num_tokens)
     mask = visible(num_tokens, num_keys, offset, attention_mask)
     x = watch("embedding", embedding(matrix(params, "embedding", config.hidden_size), input_ids))
@@ -244,7 +244,7 @@ def qwen3_hidden_states(
 
 
 def output_weight(config: Qwen3Config, params: dict[str, mx.array]) -> Matrix:
-    """The output layer's [V, hidden]: the embedding's own matrix where the two are tied."""
+    """The output layer's [V, hidden]: the embedding's matrix if the two are tied."""
     return matrix(params, "embedding" if config.tie_word_embeddings else "lm_head", config.hidden_size)
 
 
@@ -268,10 +268,10 @@ def qwen3_forward(
         config: sizes and constants of the model.
         params: every weight by its name in the kit.
         input_ids: [B, T].
-        cache: holds the tokens before `input_ids`; it is read and extended.
-        attention_mask: [B, S] with 1 for a token and 0 for padding. It covers the cached positions too; positions that
-            it is too short for count as tokens.
-        watch: sees every inner value, as the head of this file says.
+        cache: the keys and values of the tokens before `input_ids`; it is read and extended.
+        attention_mask: [B, S] with 1 for a token and 0 for padding. It includes the cached positions; positions beyond
+            its end count as tokens.
+        watch: a function that gets every inner value (see the head of this file).
     """
     hidden_states = qwen3_hidden_states(
         config, params, input_ids, cache=cache, attention_mask=attention_mask, watch=watch

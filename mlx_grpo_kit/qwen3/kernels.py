@@ -1,6 +1,6 @@
-"""Kernels by device: the exponential, the gated silu and attention, as each device computes them fastest.
+"""Kernels by device: the exponential, the gated silu and attention, in the fastest form for each device.
 
-The numbers are the same everywhere, to rounding. The architecture that uses them is in `forward.py`.
+The numbers are the same on every device, except for rounding. The architecture that uses them is in `forward.py`.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import math
 
 from mlx_grpo_kit.runtime import mx
 
-# Added to a score that must not count; finite, so that a row with nothing to see gives no NaN. float16 ends at 65504.
+# Added to masked scores. It is finite, so that a row with only masked scores gives no NaN. float16 ends at 65504.
 MASKED, MASKED_FLOAT16 = -1e9, -3e4
 
 UNPACKED = 2**22
-"""Numbers of a quantized matrix that are unpacked at a time on a CPU, of which MLX has three copies meanwhile."""
+"""The elements of a quantized matrix that a CPU unpacks at a time, while MLX has three copies of them."""
 
 
 def _runs_on_cpu() -> bool:
@@ -32,7 +32,7 @@ def _power_of_e(x: mx.array) -> mx.array:
 
 @_power_of_e.vjp
 def _power_of_e_vjp(x, grad, output):
-    # The automatic rule passes over the numbers three times, to allow for a base of 0.
+    # The automatic rule reads the numbers three times, to allow for a base of 0.
     return grad * output
 
 
@@ -49,10 +49,10 @@ def _gated_silu(gate: mx.array, up: mx.array) -> tuple[mx.array, mx.array]:
 
 @_gated_silu.vjp
 def _gated_silu_vjp(primals, cotangents, outputs):
-    # By hand because the automatic rule computes the exponential again, and inf / inf where gate < -88.
+    # Written by hand, because the automatic rule computes the exponential again, and gives inf / inf for gate < -88.
     (gate, up), (grad, grad_sigmoid), sigmoid = primals, cotangents, outputs[1]
     silu, slope = gate * sigmoid, sigmoid * (1 - sigmoid)
-    # Nothing forward uses the sigmoid; this backward pass does, so a second derivative comes back through it.
+    # The forward pass does not use the sigmoid. This backward pass does, so a second derivative goes through it.
     return grad * up * (sigmoid + gate * slope) + grad_sigmoid * slope, grad * silu
 
 
@@ -61,8 +61,8 @@ def quantized_product(
 ) -> mx.array:
     """x W^T of a quantized W: [..., in] -> [..., out]. Only x has a gradient.
 
-    MLX's kernel unpacks the weights once for each row of x. That is what a GPU is fast at; a CPU multiplies from two
-    rows on in less time after unpacking them, some rows of W at a time, and again in the backward pass.
+    MLX's kernel unpacks the weights once for each row of x, which is fast on a GPU. For two rows or more a CPU is
+    faster if it first unpacks some rows of W at a time and then multiplies. The backward pass unpacks them again.
     """
     sizes = {"group_size": group_size, "bits": bits}
     if not _runs_on_cpu() or x.size == x.shape[-1]:
@@ -95,8 +95,8 @@ def quantized_product(
 def scaled_dot_product_attention(queries: mx.array, keys: mx.array, values: mx.array, mask: mx.array) -> mx.array:
     """softmax(Q K^T / sqrt(D)) V with grouped queries: [B, H, T, D], [B, K, S, D] twice -> [B, H, T, D].
 
-    `mask` is what `visible` in `forward.py` returns. A GPU gets MLX's fused kernel; on the CPU that kernel is the same
-    graph with a slow exponential, so there it is written out.
+    `mask` is what `visible` in `forward.py` returns. On a GPU this calls MLX's fused kernel. On the CPU that kernel is
+    the same graph with a slow exponential, so the formula is written out.
     """
     if _runs_on_cpu():
         return _written_out_attention(queries, keys, values, mask)
@@ -105,7 +105,7 @@ def scaled_dot_product_attention(queries: mx.array, keys: mx.array, values: mx.a
 
 
 def attention_scores(queries: mx.array, keys: mx.array, mask: mx.array) -> mx.array:
-    """Q K^T / sqrt(D), with `MASKED` added where a query may not look: [B, H, T, D], [B, K, S, D] -> [B, H, T, S]."""
+    """Q K^T / sqrt(D), plus `MASKED` at masked positions: [B, H, T, D], [B, K, S, D] -> [B, H, T, S]."""
     batch, num_heads, num_queries, head_dim = queries.shape
     # The query heads that share keys become rows of one matrix product.
     folded = (queries * head_dim**-0.5).reshape(batch, keys.shape[1], -1, head_dim)
@@ -128,11 +128,12 @@ def mix_values(weights: mx.array, values: mx.array) -> mx.array:
 
 
 def _shifted_powers(scores: mx.array) -> mx.array:
-    # Softmax does not change when all scores move together, so the shift by the largest needs no gradient.
+    # Softmax does not change if all scores are shifted by the same amount, so the shift by the largest needs no
+    # gradient.
     return exp(scores - mx.stop_gradient(scores.max(axis=-1, keepdims=True)))
 
 
 def _written_out_attention(queries: mx.array, keys: mx.array, values: mx.array, mask: mx.array) -> mx.array:
-    # Divided by their sums after the product, D numbers a query and not S.
+    # Divide by the sums after the product: D divisions per query instead of S.
     powers = _shifted_powers(attention_scores(queries, keys, mask))
     return mix_values(powers, values) / powers.sum(axis=-1, keepdims=True)

@@ -1,16 +1,16 @@
-"""Low-rank adapters (LoRA): train a few numbers beside a model that stays as it is.
+"""Low-rank adapters (LoRA): train a few additional parameters of a frozen model.
 
 A linear map W [out, in] becomes W + scale (A B)^T with A [in, rank] and B [rank, out] (Hu et al. 2021,
-https://arxiv.org/abs/2106.09685). A begins random and B as 0, so that the policy begins as the model itself. Two pure
-functions say all of it:
+https://arxiv.org/abs/2106.09685). A is random at first and B is 0, so the policy starts as the base model. There are
+two pure functions:
 
-    lora = init_lora(config, params, rank=8)       the numbers to train, 3% of Qwen3-0.6B's and fewer
+    lora = init_lora(config, params, rank=8)       the arrays to train, 3% of Qwen3-0.6B's numbers or fewer
     policy = merge(params, lora, scale)            the policy as ordinary parameters
 
-`adapt` is `merge` without the sums: A and B stand beside W, which may be quantized, and the forward pass computes
-x W^T + scale (x A) B. Differentiated with respect to `lora`, no gradient of W's size ever exists.
+`adapt` is `merge` without the sums: it keeps A and B separate from W, which may be quantized, and the forward pass
+computes x W^T + scale (x A) B. If you differentiate with respect to `lora`, no gradient of W's size ever exists.
 
-Names are the kit's with ".lora_a" and ".lora_b" in the place of ".weight"; layouts are mlx-lm's.
+Names are the kit's with ".lora_a" and ".lora_b" in place of ".weight"; layouts are mlx-lm's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mlx_grpo_kit.qwen3.params import check_weights, param_shapes
 from mlx_grpo_kit.runtime import mx
 
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-"""The linear maps of a layer, which is what adapters may stand beside (PEFT's "all-linear")."""
+"""The linear maps of a layer, all of which may have adapters (PEFT's "all-linear")."""
 
 SCALES = (1.2e-38, 3e38)
 """The smallest and the largest scale of adapters; beyond them a scale is 0 or infinite in float32."""
@@ -37,7 +37,7 @@ SCALES = (1.2e-38, 3e38)
 def adapter_shapes(config: Qwen3Config, rank: int, targets: Collection[str] = TARGETS) -> dict[str, tuple[int, int]]:
     """Every adapter array's name and shape, in the forward pass's order.
 
-    Raises ValueError for a rank that is none or larger than that of the maps themselves, and for targets that no layer
+    Raises ValueError for an invalid rank or one larger than that of the maps themselves, and for targets that no layer
     has.
     """
     if not (isinstance(rank, int) and not isinstance(rank, bool) and rank >= 1):
@@ -49,7 +49,7 @@ def adapter_shapes(config: Qwen3Config, rank: int, targets: Collection[str] = TA
     if rank > largest:
         raise ValueError(
             f"The rank of adapters is {rank}; expected at most {largest}, the largest rank of a linear map of this "
-            "model: a product A B of that rank is any matrix already. Usual is 8."
+            "model: a product A B of that rank can already be any matrix. The usual rank is 8."
         )
     shapes = {}
     for stem, (out_features, in_features) in maps.items():
@@ -58,14 +58,14 @@ def adapter_shapes(config: Qwen3Config, rank: int, targets: Collection[str] = TA
 
 
 def check_targets(targets: Collection[str]) -> None:
-    """Raises ValueError for targets that are no linear maps of a layer, or none at all."""
+    """Raise ValueError for targets that are not linear maps of a layer, and for no targets at all."""
     if isinstance(targets, str) or not targets:
         raise ValueError(f"The targets of adapters are {targets!r}; expected some of {', '.join(TARGETS)}.")
     for target in targets:
         if target not in TARGETS:
             near = get_close_matches(str(target), TARGETS, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
-            hint = " All of them are what there is without a choice." if target == "all-linear" else hint  # PEFT's
+            hint = " Without a choice, all of them get adapters." if target == "all-linear" else hint  # PEFT's
             raise ValueError(f"There is no linear map {target!r} in a layer; expected {', '.join(TARGETS)}.{hint}")
 
 
@@ -76,17 +76,17 @@ def init_lora(
     targets: Collection[str] = TARGETS,
     seed: int = 0,
 ) -> dict[str, mx.array]:
-    """Adapters that change nothing yet: A random, B zero, float32. Equal for equal seeds.
+    """New adapters, which do not change the model yet: A random, B zero, float32. Equal for equal seeds.
 
     A is uniform within 1 / sqrt(in_features), as in PEFT and mlx-lm.
 
     Args:
-        config, params: the base, in float numbers or quantized.
-        rank: of the product A B.
-        targets: which linear maps of every layer get one, some of `TARGETS`.
+        config, params: the base model, in floats or quantized.
+        rank: the rank of the product A B.
+        targets: the linear maps of every layer that get an adapter, some of `TARGETS`.
 
     Raises:
-        ValueError: `params` are not `config`'s, or rank, targets or seed are none.
+        ValueError: `params` do not fit `config`, or rank, targets or seed are invalid.
     """
     check_weights(params, config)
     shapes = adapter_shapes(config, rank, targets)
@@ -103,21 +103,21 @@ def init_lora(
 
 
 def adapt(params: Mapping[str, mx.array], lora: Mapping[str, mx.array], scale: float = 1.0) -> dict[str, mx.array]:
-    """The policy with its adapters beside the base: what `qwen3_forward` takes, and what learning differentiates.
+    """The policy as base and separate adapters, in the form that `qwen3_forward` takes and learning differentiates.
 
     Args:
-        params: the base, in float numbers or quantized.
+        params: the base model, in floats or quantized.
         lora: as `init_lora` returns it.
-        scale: of the product A B; lora_alpha / rank in PEFT's terms.
+        scale: the factor of the product A B; lora_alpha / rank in PEFT's terms.
     """
     return {**params, **{name: value * scale if name.endswith(ADAPTER[1]) else value for name, value in lora.items()}}
 
 
 def merge(params: Mapping[str, mx.array], lora: Mapping[str, mx.array], scale: float = 1.0) -> dict[str, mx.array]:
-    """The policy as ordinary parameters, W + scale (A B)^T where there is an adapter. Arguments as `adapt`'s.
+    """The policy as ordinary parameters: W + scale (A B)^T if W has an adapter. Arguments as in `adapt`.
 
-    The sum is taken in float32, and has the dtype of W. A quantized W gives float numbers; what has no adapter stays
-    what it is.
+    The sum is taken in float32, and has the dtype of W. A quantized W becomes floats; a map without an adapter is
+    returned unchanged.
 
     Raises ValueError for adapters that do not fit `params`: other names, other shapes, an A without its B.
     """
@@ -135,27 +135,27 @@ def merge(params: Mapping[str, mx.array], lora: Mapping[str, mx.array], scale: f
 def _fitting(
     params: Mapping[str, mx.array], lora: Mapping[str, mx.array], stem: str
 ) -> tuple[mx.array | QuantizedMatrix, mx.array, mx.array]:
-    """A linear map, and the two arrays of its adapter. Raises ValueError where they do not fit each other."""
+    """A linear map, and the two arrays of its adapter. Raises ValueError if their shapes do not match."""
     names = [f"{stem}.weight", *(stem + end for end in ADAPTER)]
     missing = [name for name in names if name not in {**params, **lora}]
     if missing:
         there = next(name for name in lora if name.rpartition(".")[0] == stem)
-        raise ValueError(f"{there!r} has no {missing[0]!r} beside it. Are these the adapters of another model?")
+        raise ValueError(f"{there!r} has no matching {missing[0]!r}. Are these the adapters of another model?")
     a, b = (lora[name] for name in names[1:])
     base = matrix(params, stem, a.shape[0]) if a.ndim == b.ndim == 2 and a.size else None
     whole = base is not None and (not isinstance(base, QuantizedMatrix) or base.is_whole)
     if not whole or tuple(base.shape) != (b.shape[1], a.shape[0]) or a.shape[1] != b.shape[0]:
         packed = ", packed" * (f"{stem}.scales" in params)
         raise ValueError(
-            f"The adapter of {stem!r} has the shapes {tuple(a.shape)} and {tuple(b.shape)}, beside a weight of shape "
-            f"{tuple(params[names[0]].shape)}{packed}: expected (in, rank) and (rank, out) beside (out, in). Are these "
+            f"The adapter of {stem!r} has the shapes {tuple(a.shape)} and {tuple(b.shape)} for a weight of shape "
+            f"{tuple(params[names[0]].shape)}{packed}: expected (in, rank) and (rank, out) for (out, in). Are these "
             "the adapters of another model?"
         )
     return base, a, b
 
 
 def dequantize(config: Qwen3Config, params: Mapping[str, mx.array]) -> dict[str, mx.array]:
-    """`params` in float numbers throughout, those of the scales' dtype where they were quantized."""
+    """`params` with all quantized matrices converted to floats of their scales' dtype."""
     dense = {}
     for name, shape in param_shapes(config).items():
         stem = name.removesuffix(".weight")
@@ -165,10 +165,10 @@ def dequantize(config: Qwen3Config, params: Mapping[str, mx.array]) -> dict[str,
 
 
 def check_adapters(lora: Mapping[str, mx.array], config: Qwen3Config) -> None:
-    """Refuse adapters that are not of this configuration: other names, other shapes, an A without its B.
+    """Raise ValueError for adapters that do not fit this configuration: other names, other shapes, an A without its B.
 
     Raises:
-        ValueError: with the adapter's name.
+        ValueError: the message names the adapter.
     """
     shapes = param_shapes(config)
     if not lora:
@@ -178,12 +178,12 @@ def check_adapters(lora: Mapping[str, mx.array], config: Qwen3Config) -> None:
         base = shapes.get(f"{stem}.weight")
         if f".{kind}" not in ADAPTER or base is None or stem.rpartition(".")[2] not in TARGETS:
             raise ValueError(
-                f"{name!r} is no adapter of a linear map of this model; expected names such as "
+                f"{name!r} is not an adapter of a linear map of this model; expected names such as "
                 "layers.0.self_attn.q_proj.lora_a. Are these the adapters of another model?"
             )
         partner = lora.get(f"{stem}.{'lora_b' if kind == 'lora_a' else 'lora_a'}")
         if partner is None:
-            raise ValueError(f"{name!r} stands alone; expected {stem}.lora_a and {stem}.lora_b.")
+            raise ValueError(f"{name!r} has no counterpart; expected {stem}.lora_a and {stem}.lora_b.")
         rank = value.shape[1 if kind == "lora_a" else 0] if value.ndim == 2 else 0
         expected = (base[1], rank) if kind == "lora_a" else (rank, base[0])
         if (
@@ -193,20 +193,20 @@ def check_adapters(lora: Mapping[str, mx.array], config: Qwen3Config) -> None:
             or (kind == "lora_a" and partner.shape[:1] != (rank,))
         ):
             raise ValueError(
-                f"Adapter {name!r} has shape {tuple(value.shape)}, beside a linear map from {base[1]} to {base[0]} "
-                f"numbers: expected {'(' + str(base[1]) + ', rank)' if kind == 'lora_a' else f'(rank, {base[0]})'}, of "
-                "one rank for both of its arrays. Are these the adapters of another model?"
+                f"Adapter {name!r} has shape {tuple(value.shape)} for a linear map from {base[1]} to {base[0]} numbers:"
+                f" expected {'(' + str(base[1]) + ', rank)' if kind == 'lora_a' else f'(rank, {base[0]})'}, with the "
+                "same rank in both of its arrays. Are these the adapters of another model?"
             )
         if not mx.issubdtype(value.dtype, mx.floating):
             raise ValueError(f"Adapter {name!r} has dtype {value.dtype}; expected floating-point numbers.")
 
 
 def fingerprint(params: Mapping[str, mx.array]) -> str:
-    """Two hashes of names, shapes and some 64 numbers of each array, with a blank between: which model these are of.
+    """Two hashes that identify a model, separated by a space: of names, shapes and some 64 numbers of each array.
 
-    The first is of the numbers rounded to bfloat16, the second of those rounded to float16 and then to bfloat16. A copy
-    in bfloat16 shares the first with its float32 original, and a copy in float16 the second. Adapters fit the model
-    that they were trained beside, and make nonsense of any other of its shape.
+    The first uses the numbers rounded to bfloat16, the second the numbers rounded to float16 and then to bfloat16. A
+    copy in bfloat16 shares the first hash with its float32 original, and a copy in float16 the second. Adapters only
+    fit their base model, and make nonsense of any other model of its shape.
     """
     as_bfloat16, as_float16 = hashlib.sha256(), hashlib.sha256()
     for name, value in sorted(params.items()):

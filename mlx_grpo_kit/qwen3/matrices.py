@@ -1,11 +1,12 @@
-"""The weights of a linear map in more forms than one array: quantized, and with a low-rank adapter beside it.
+"""The weights of a linear map in other forms than one array: quantized, and with a low-rank adapter.
 
-Parameters stay a flat dictionary of arrays. Beside "layers.0.mlp.up_proj.weight" [out, in] may stand, as in mlx-lm,
+Parameters stay a flat dictionary of arrays. In addition to "layers.0.mlp.up_proj.weight" [out, in] there may be, as in
+mlx-lm,
 
     ....scales, .biases       [out, in / group_size]: then ".weight" is packed, uint32 [out, in * bits / 32]
     ....lora_a, .lora_b       [in, rank] and [rank, out]: then the map is x W^T + (x A) B
 
-`matrix` finds what there is. The sizes say how many bits a number has and how many numbers share a scale.
+`matrix` finds the form. The sizes tell the number of bits per number and of numbers per scale.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from mlx_grpo_kit.qwen3.kernels import quantized_product
 from mlx_grpo_kit.runtime import mx
 
 ADAPTER = (".lora_a", ".lora_b")
-"""What the names of an adapter's two arrays end in."""
+"""The endings of the names of an adapter's two arrays."""
 
 
 @dataclass(frozen=True)
 class QuantizedMatrix:
-    """[out_features, in_features] in a few bits a number: groups of a row have a scale and a bias, as MLX has it.
+    """[out_features, in_features] in a few bits per number: groups in a row share a scale and a bias, as in MLX.
 
-    Rows come out as ordinary numbers: `matrix[rows]` is what an embedding looks up.
+    `matrix[rows]` returns rows as ordinary numbers, for example for an embedding.
     """
 
     packed: mx.array
@@ -40,22 +41,22 @@ class QuantizedMatrix:
 
     @property
     def dtype(self) -> mx.Dtype:
-        """The dtype of the numbers that come out."""
+        """The dtype of the unpacked numbers."""
         return self.scales.dtype
 
     @property
     def bits(self) -> int:
-        """Bits of a packed number."""
+        """Bits per packed number."""
         return self.packed.shape[-1] * 32 // self.in_features
 
     @property
     def group_size(self) -> int:
-        """The count of numbers that share a scale."""
+        """The number of elements that share a scale."""
         return self.in_features // self.scales.shape[-1]
 
     @property
     def is_whole(self) -> bool:
-        """True if the three arrays fit each other and MLX can compute with them."""
+        """True if the three arrays match and MLX can compute with them."""
         rows, words = self.packed.shape
         groups = self.in_features // self.group_size if self.scales.shape[-1] else 0
         return (
@@ -76,7 +77,7 @@ class QuantizedMatrix:
 
 @dataclass(frozen=True)
 class AdaptedMatrix:
-    """W^T + A B, never put together (LoRA, Hu et al. 2021, https://arxiv.org/abs/2106.09685)."""
+    """W^T + A B, without ever computing the sum (LoRA, Hu et al. 2021, https://arxiv.org/abs/2106.09685)."""
 
     base: mx.array | QuantizedMatrix
     lora_a: mx.array
@@ -87,7 +88,7 @@ Matrix = mx.array | QuantizedMatrix | AdaptedMatrix
 
 
 def matrix(params: Mapping[str, mx.array], name: str, in_features: int) -> Matrix:
-    """The linear map `name`, such as "layers.0.mlp.up_proj", in whatever form `params` have it."""
+    """The linear map `name`, such as "layers.0.mlp.up_proj", in the form in which `params` have it."""
     base: Matrix = params[f"{name}.weight"]
     if f"{name}.scales" in params:
         base = QuantizedMatrix(base, params[f"{name}.scales"], params[f"{name}.biases"], in_features)

@@ -1,4 +1,4 @@
-"""The parameters of a Qwen3: their names, shapes and number, random ones to begin with, and checks of a given set."""
+"""The parameters of a Qwen3: their names, shapes and number, random initialization, and checks."""
 
 from __future__ import annotations
 
@@ -65,18 +65,18 @@ def map_params_to_dict(params: Sequence[mx.array], names: Sequence[str]) -> dict
     """A flat list of arrays under their names.
 
     Raises:
-        ValueError: the lengths differ, or a name comes twice.
+        ValueError: the lengths differ, or a name occurs twice.
     """
     if len(params) != len(names):
         raise ValueError(f"There are {len(params)} arrays for {len(names)} names; expected one name for each array.")
     if len(set(names)) != len(names):
         twice = sorted({name for name in names if list(names).count(name) > 1})
-        raise ValueError(f"Parameter name {twice[0]!r} comes more than once; expected each name once.")
+        raise ValueError(f"Parameter name {twice[0]!r} occurs more than once; expected each name once.")
     return dict(zip(names, params, strict=True))
 
 
 def validate_param_names(names: Iterable[str], config: Qwen3Config) -> None:
-    """Refuse `names` that are not exactly the parameters of this configuration.
+    """Raise ValueError unless `names` are exactly the parameters of this configuration.
 
     Raises:
         ValueError: a name is missing or unknown.
@@ -88,23 +88,23 @@ def validate_param_names(names: Iterable[str], config: Qwen3Config) -> None:
         reason = f" Did you mean {near[0]!r}?" if near else ""
         kind = unknown[0].rpartition(".")[2]
         if kind in ("scales", "biases"):
-            reason = (
-                " The weights are quantized; expected here are float numbers: dequantize(config, params) makes them."
-            )
+            reason = " The weights are quantized, but floats are required here: call dequantize(config, params)."
         elif kind in ("lora_a", "lora_b"):
-            reason = " It is an adapter, and expected here are parameters alone: merge(params, lora, scale) makes them."
+            reason = " It is an adapter, but only parameters are allowed here: call merge(params, lora, scale)."
         elif unknown[0] == "lm_head.weight":
             reason = " tie_word_embeddings is true, so the embedding is the output layer too."
         raise ValueError(f"Unknown parameter {_first(unknown)}.{reason}")
     if missing:
-        raise ValueError(f"Missing parameter {_first(missing)}. Qwen3Config expects {len(expected)} parameters in all.")
+        raise ValueError(
+            f"Missing parameter {_first(missing)}. Qwen3Config expects {len(expected)} parameters in total."
+        )
 
 
 def validate_params(params: Mapping[str, mx.array], config: Qwen3Config) -> None:
-    """Refuse `params` that are not this configuration's: other names, other shapes, no floating-point numbers.
+    """Raise ValueError for `params` that do not fit this configuration: other names, shapes, or non-float dtypes.
 
     Raises:
-        ValueError: with the parameter's name.
+        ValueError: the message names the parameter.
     """
     validate_param_names(params, config)
     for name, shape in param_shapes(config).items():
@@ -118,43 +118,41 @@ def validate_params(params: Mapping[str, mx.array], config: Qwen3Config) -> None
         if not mx.issubdtype(params[name].dtype, mx.floating):
             raise ValueError(
                 f"Parameter {name!r} has dtype {params[name].dtype}; expected float32, float16 or bfloat16. Quantized "
-                "weights have to be dequantized first."
+                "weights must be dequantized first."
             )
 
 
 def check_weights(params: Mapping[str, mx.array], config: Qwen3Config) -> None:
-    """`validate_params` for those who can do with quantized matrices (`matrices.py`), some or all.
+    """`validate_params` that also allows quantized matrices (`matrices.py`).
 
     Raises:
-        ValueError: with the parameter's name.
+        ValueError: the message names the parameter.
     """
     shapes, found = param_shapes(config), dict(params)
     for scales in [name for name in params if name.endswith(".scales")]:
         stem = scales.removesuffix(".scales")
         name, biases = f"{stem}.weight", f"{stem}.biases"
         if len(shapes.get(name, ())) != 2 or not {name, biases} <= params.keys():
-            raise ValueError(
-                f"{scales!r} stands alone; expected a matrix of this model, with its weight and its biases."
-            )
+            raise ValueError(f"{scales!r} has no matching matrix; expected its weight and its biases too.")
         quantized = QuantizedMatrix(params[name], found.pop(scales), found.pop(biases), shapes[name][1])
         if not quantized.is_whole:
             raise ValueError(
                 f"Parameter {name!r} is quantized and has shape {tuple(params[name].shape)}, with scales of shape "
                 f"{tuple(params[scales].shape)}; for {shapes[name]} numbers expected groups of 32, 64 or 128 that "
-                "share a scale, in 2 to 8 bits each."
+                "share a scale, and 2 to 8 bits per number."
             )
         found[name] = quantized
     validate_params(found, config)
 
 
 def check_finite(params: Mapping[str, mx.array]) -> None:
-    """Refuse parameters with a NaN or an infinity among them, which would make every output NaN.
+    """Raise ValueError for parameters that contain NaN or an infinity, which would make every output NaN.
 
     Raises:
-        ValueError: with the first such parameter's name, and how many of its numbers are meant.
+        ValueError: the message names the first such parameter, and the count of such numbers.
     """
     for name, value in params.items():
-        if not mx.issubdtype(value.dtype, mx.floating):  # packed, in as many bits as there are: none of them is wrong
+        if not mx.issubdtype(value.dtype, mx.floating):  # packed numbers: every bit pattern is valid
             continue
         wrong = value.size - np.isfinite(np.asarray(value.astype(mx.float32))).sum()  # 16 times as fast as MLX's
         if wrong:

@@ -1,6 +1,6 @@
-"""Reading and writing Qwen3 as Hugging Face folders: config.json, model.safetensors (or shards), tokenizer files.
+"""Qwen3 in Hugging Face folders: reading and writing config.json, model.safetensors (or shards), tokenizer files.
 
-transformers and mlx-lm read what is written here, and a folder either of them wrote is read here.
+transformers and mlx-lm can read folders that this file writes, and it can read theirs.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ def load_pretrained(
 ) -> tuple[Qwen3Config, dict[str, mx.array]]:
     """Read a Hugging Face folder: its configuration, and its parameters under the kit's names.
 
-    One `model.safetensors` or shards with an index; float32, float16 or bfloat16 files. Parameters come as `dtype`
-    (float32 is the fast and exact choice on a CPU; None keeps the file's own). What mlx-lm has quantized stays so, with
-    ".scales" and ".biases" beside the packed ".weight" (`matrices.py`): the model generates and adapters train beside
-    it; `dequantize` makes float numbers of it. A folder of adapters gives the model they were trained beside, with the
-    adapters merged into it. In a folder that the kit wrote, each file is compared with what was saved.
+    The folder contains one `model.safetensors` or shards with an index, in float32, float16 or bfloat16. Parameters are
+    returned as `dtype` (float32 is the fast and exact choice on a CPU; None keeps the dtype of the file). Matrices that
+    mlx-lm has quantized stay quantized, with ".scales" and ".biases" in addition to the packed ".weight"
+    (`matrices.py`): such a model can generate and train adapters; `dequantize` converts it to floats. For a folder of
+    adapters, the result is their base model with the adapters merged into it. In a folder that the kit wrote, the hash
+    of each file is checked.
 
     Raises:
         FileNotFoundError: the folder or one of its files is missing.
-        ValueError: a file is cut off, corrupt or changed, or is another model's; or a parameter is not finite. The
-            message names the file or the parameter.
+        ValueError: a file is truncated, corrupt or changed, or belongs to another model; or a parameter is not finite.
+            The message names the file or the parameter.
     """
     folder = whole_folder(folder)
     if (folder / "adapter_config.json").exists():
@@ -77,12 +78,12 @@ def save_pretrained(
 ) -> Path:
     """Write a Hugging Face folder that transformers, mlx-lm and `load_pretrained` read. Returns its path.
 
-    With a `tokenizer` its files are part of the folder. Weights above `max_shard_size` bytes are split into shards
-    with an index. The folder appears whole or not at all, with a list of what was written (mlx_grpo_kit.json). A
-    folder that was saved like this before is replaced at the end.
+    With a `tokenizer` the folder includes its files. Weights above `max_shard_size` bytes are split into shards with an
+    index. The folder appears complete or not at all, with a list of its files (mlx_grpo_kit.json). It replaces a folder
+    that was saved like this before.
 
-    Raises ValueError when `params` do not fit `config`, FileExistsError when `folder` is a file or holds anything that
-    the kit did not write, a downloaded model included, and OSError when it cannot be written.
+    Raises ValueError if `params` do not fit `config`, FileExistsError if `folder` is a file or contains anything that
+    the kit did not write (even a downloaded model), and OSError if it cannot be written.
     """
     validate_params(params, config)
     folder = Path(folder)
@@ -103,7 +104,7 @@ def _load_merged(folder: Path, dtype: mx.Dtype | None) -> tuple[Qwen3Config, dic
 
 
 def _in_order(config: Qwen3Config, params: Mapping[str, mx.array]) -> Iterator[str]:
-    """The names of `params` in the forward pass's order, scales and biases behind the weight that they are of."""
+    """The names of `params` in the forward pass's order, with scales and biases after their weight."""
     for name in param_names(config):
         yield name
         parts = (f"{name.removesuffix('.weight')}.{part}" for part in ("scales", "biases"))
@@ -126,19 +127,22 @@ def _weight_files(folder: Path) -> list[Path]:
     for file in files:
         if not file.exists():
             kept = sorted(path.name for path in folder.glob("*.bin"))
-            advice = f" It has {kept[0]}, an older format: save it again as safetensors." if kept else ""
-            raise FileNotFoundError(f"{folder} has no {file.name}, which holds the weights.{advice}")
+            advice = f" It contains {kept[0]}, an older format: save it again as safetensors." if kept else ""
+            raise FileNotFoundError(f"{folder} has no {file.name}, which contains the weights.{advice}")
     return files
 
 
 def drop_second_embedding(params: dict[str, mx.array]) -> None:
-    """Some writers store a tied embedding a second time, as the output layer. One that differs was trained untied."""
+    """Remove a tied embedding's second copy, which some writers store as the output layer.
+
+    If it differs, raise ValueError.
+    """
     output = params.pop("lm_head.weight", None)
     embedding = params.get("embedding.weight", output)
     if output is not None and not mx.array_equal(output, embedding, equal_nan=True).item():
         raise ValueError(
             "tie_word_embeddings is true, but lm_head.weight is not the embedding. Set it to false if the model was "
-            "trained with an output layer of its own."
+            "trained with a separate output layer."
         )
 
 

@@ -1,10 +1,10 @@
-"""The size of a Qwen3 from its configuration alone: parameters, floating-point operations, bytes.
+"""The size of a Qwen3, computed from its configuration: parameters, floating-point operations, bytes.
 
-Nothing is computed and no array is made, so Qwen3-32B costs as little as the smallest.
+No array is created, so Qwen3-32B takes as little time as the smallest model.
 
-One multiplication and the addition that follows it count as two operations (FLOPs), and matrix products are all that
-counts, as in PyTorch's `FlopCounterMode`; what is left out, norms, exponentials and rotations, is below 2% of a model
-with hidden sizes of a thousand.
+One multiplication and the addition that follows it count as two operations (FLOPs), and only matrix products are
+counted, as in PyTorch's `FlopCounterMode`. The rest (norms, exponentials and rotations) is below 2% for a hidden size
+of a thousand.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PARTS = ("embedding", "attention", "mlp", "norms", "output layer")
 
 
 def part_of(name: str) -> str:
-    """The one of `PARTS` that a parameter belongs to, by its name in the kit."""
+    """The part in `PARTS` that a parameter belongs to, by its name in the kit."""
     if "norm" in name:
         return "norms"
     inner = {"self_attn": "attention", "mlp": "mlp", "embedding": "embedding", "lm_head": "output layer"}
@@ -28,7 +28,7 @@ def part_of(name: str) -> str:
 
 
 def parameters_by_part(config: Qwen3Config) -> dict[str, int]:
-    """The number of parameters in each of `PARTS`. A tied output layer has none of its own."""
+    """The number of parameters in each of `PARTS`. A tied output layer has no parameters of its own."""
     parts = dict.fromkeys(PARTS, 0)
     for name, shape in param_shapes(config).items():
         parts[part_of(name)] += math.prod(shape)
@@ -38,9 +38,9 @@ def parameters_by_part(config: Qwen3Config) -> dict[str, int]:
 def forward_flops(config: Qwen3Config, batch: int, tokens: int, cached: int = 0) -> dict[str, int]:
     """Floating-point operations of one forward pass over [batch, tokens], by part.
 
-    "attention" are its four matrix products with weights; "scores" compare queries with keys and mix values, and alone
-    grow with the square of the length. Every query is compared with every key, as dense kernels do; the
-    half that the mask hides is counted too.
+    "attention" is its four matrix products with weights. "scores" is the products of queries with keys and of weights
+    with values, and is the only part that grows with the square of the length. Every query is compared with every key,
+    as in dense kernels; the masked half is counted too.
 
     Args:
         config: sizes of the model.
@@ -60,9 +60,9 @@ def forward_flops(config: Qwen3Config, batch: int, tokens: int, cached: int = 0)
 def training_flops(config: Qwen3Config, batch: int, tokens: int, gradient_checkpointing: bool = False) -> int:
     """Floating-point operations of a forward and a backward pass over [batch, tokens].
 
-    Behind each matrix product stand two of its size on the way back, one for the gradient of each factor: three times
-    the forward pass. With `gradient_checkpointing` all layers are computed once more; only their last product, the
-    mlp's third, is not, for nothing on the way back asks for its result.
+    For each matrix product the backward pass has two of the same size, one for the gradient of each factor, so the
+    total is three times the forward pass. With `gradient_checkpointing` all layers are computed once more, except for
+    their last product, the MLP's third, whose result the backward pass does not need.
     """
     forward = forward_flops(config, batch, tokens)
     again = forward["attention"] + forward["scores"] + forward["mlp"] * 2 // 3
@@ -70,9 +70,9 @@ def training_flops(config: Qwen3Config, batch: int, tokens: int, gradient_checkp
 
 
 def inner_values(config: Qwen3Config, batch: int, tokens: int) -> dict[str, int]:
-    """The count of numbers that a forward pass over [batch, tokens] makes: per layer, and outside of the layers.
+    """The count of numbers that a forward pass over [batch, tokens] produces: per layer, and outside of the layers.
 
-    They are what `qwen3_forward`'s `watch` sees. A backward pass needs about all of them.
+    These are the values that `watch` gets in `qwen3_forward`. A backward pass needs about all of them.
     """
     queries, keys = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
     attended = 2 * config.num_attention_heads * tokens  # scores and weights
@@ -84,11 +84,11 @@ def inner_values(config: Qwen3Config, batch: int, tokens: int) -> dict[str, int]
 
 
 def memory(config: Qwen3Config, batch: int, tokens: int, dtype: mx.Dtype = mx.float32) -> dict[str, int]:
-    """Bytes of a model that reads [batch, tokens], by what they are for.
+    """Bytes of a model that reads [batch, tokens], by purpose.
 
     "parameters", "KV cache" and "kept for backward" (every inner value, all held at once) are exact. "forward pass" is
-    what a pass that keeps nothing holds at its largest moment: the inner values of one layer, and what stands outside
-    of the layers. On a CPU, MLX was measured at 1 to 1.6 times that, for it works on several operations at a time.
+    the peak of a pass that keeps nothing: the inner values of one layer, and those outside of the layers. On a CPU, MLX
+    was measured at 1 to 1.6 times that, because it works on several operations at a time.
     """
     inner = inner_values(config, batch, tokens)
     return {

@@ -1,4 +1,4 @@
-"""A few numbers about many: the inner values of a forward pass, and the gradients, layer by layer."""
+"""Statistics of the inner values of a forward pass, and of gradients, layer by layer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from mlx_grpo_kit.qwen3.kernels import MASKED_FLOAT16
 from mlx_grpo_kit.runtime import mx
 
-OUTLIER = 6  # times the root mean square; of a million numbers from a normal distribution not one is expected beyond
+OUTLIER = 6  # times the root mean square; among a million normal numbers none is expected beyond this
 
 
 @dataclass(frozen=True)
@@ -18,12 +18,12 @@ class Statistics:
     """Statistics of many numbers.
 
     Attributes:
-        size: how many there are.
-        rms: root mean square of those that are finite.
-        largest: the largest absolute value of those that are finite.
-        zeros: share that is exactly 0.
-        outliers: share that is more than `OUTLIER` times as large as the rms.
-        not_finite: share that is NaN or infinite; anything above 0 is a defect.
+        size: the count of numbers.
+        rms: root mean square of the finite numbers.
+        largest: the largest absolute value of the finite numbers.
+        zeros: the share that is exactly 0.
+        outliers: the share that is more than `OUTLIER` times as large as the rms.
+        not_finite: the share that is NaN or infinite; anything above 0 is a defect.
     """
 
     size: int
@@ -38,7 +38,7 @@ def describe(*values: mx.array) -> Statistics:
     """Statistics of all numbers in some arrays of any shape, taken together, in float64.
 
     Raises:
-        ValueError: there is no number.
+        ValueError: the arrays are empty.
     """
     numbers = np.concatenate([np.asarray(value.astype(mx.float32), np.float64).ravel() for value in values] or [[]])
     if not numbers.size:
@@ -56,9 +56,9 @@ def describe(*values: mx.array) -> Statistics:
 
 
 def value_statistics(record: Mapping[str, mx.array]) -> dict[str, Statistics]:
-    """Statistics of each inner value that a `watch` has kept, by its name.
+    """Statistics of each inner value that a `watch` has recorded, by its name.
 
-    Of attention's scores, those behind the mask are left out.
+    Masked attention scores are left out.
     """
     statistics = {}
     for name, value in record.items():
@@ -70,7 +70,7 @@ def value_statistics(record: Mapping[str, mx.array]) -> dict[str, Statistics]:
 
 
 def layer_statistics(values: Mapping[str, mx.array]) -> dict[str, Statistics]:
-    """Statistics of parameters or gradients, those of a layer taken together: "embedding", "layers.0", ..."""
+    """Statistics of parameters or gradients, with those of a layer taken together: "embedding", "layers.0", ..."""
     layers: dict[str, list[mx.array]] = {}
     for name, value in values.items():
         parts = name.split(".")

@@ -17,22 +17,22 @@ from typing import Any
 from mlx_grpo_kit.qwen3 import template_renderer
 
 SECONDS = 10.0
-"""Processor time that a chat may take."""
+"""Processor time that rendering a chat may take, in seconds."""
 
 MEMORY = 512 * 2**20
-"""Bytes that the process may take, Python and Jinja among them."""
+"""Memory that the process may take in bytes, including Python and Jinja."""
 
 LARGEST = 2**22
-"""Characters of a chat."""
+"""The maximum number of characters in a rendered chat."""
 
 ENFORCED = sys.platform == "linux"
-"""Whether the system refuses what exceeds a limit of memory. macOS does not: there the process is looked at."""
+"""True if the system enforces memory limits. macOS does not: there this file monitors the process."""
 
 
 class RendererProcess:
-    """A `Renderer` in a process of its own, which stays for the next chat and ends with this object.
+    """A `Renderer` in a separate process, which is reused for the next chat and ends with this object.
 
-    A process that exceeds a bound is ended, and the next chat gets another.
+    A process that exceeds a limit is killed, and the next chat gets another.
     """
 
     def __init__(self, source: str):
@@ -42,14 +42,14 @@ class RendererProcess:
     def reply(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the same as `Renderer.reply`; errors may also be "time", "memory", "size" and "ended".
 
-        Raises OSError where no process can be started.
+        Raises OSError if no process can be started.
         """
         request = json.dumps({"values": values, "seconds": SECONDS})
         process = self._running()
         try:
             line = _ask(process, request)
         except BaseException:
-            self._end()  # whoever asks next would get this reply
+            self._end()  # the next request would get this reply
             raise
         if (reply := _parsed(line)) is None:
             return {"error": "time" if self._end() == -signal.SIGPROF else "ended"}
@@ -66,14 +66,14 @@ class RendererProcess:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
             )
-            self._begun_by = os.getpid()  # a fork has the pipes too, and needs a process of its own
+            self._begun_by = os.getpid()  # a fork inherits the pipes, and needs its own process
             self._finalizer = weakref.finalize(self, _end, self._process, self._begun_by)
             begin = {"source": self._source, "memory": MEMORY, "largest": LARGEST}
             self._process.stdin.write(f"{json.dumps(begin)}\n".encode())
         return self._process
 
     def _end(self) -> int | None:
-        """End the process; returns its exit status, which is negative where a signal ended it."""
+        """End the process; returns its exit status, which is negative if a signal ended it."""
         self._process = None
         return self._finalizer()
 
@@ -83,13 +83,13 @@ def _end(process: subprocess.Popen, begun_by: int) -> int | None:
         return None
     process.kill()
     for pipe in (process.stdin, process.stdout):
-        with suppress(OSError):  # what was not written yet
+        with suppress(OSError):  # data that was not written yet
             pipe.close()
     return process.wait()
 
 
 def _ask(process: subprocess.Popen, request: str) -> bytes:
-    """The line that answers a request; less where the process ends. A reply of memory where it takes too much."""
+    """The line that answers a request, or a part of it if the process ends. A "memory" reply if it takes too much."""
     with suppress(BrokenPipeError):
         process.stdin.write(f"{request}\n".encode())
         process.stdin.flush()
@@ -108,7 +108,7 @@ def _ask(process: subprocess.Popen, request: str) -> bytes:
 
 
 def _memory_of(process_id: int) -> int:
-    """Bytes that a process has in memory; 0 where it is gone."""
+    """Bytes that a process has in memory; 0 if it is gone."""
     found = subprocess.run(["ps", "-o", "rss=", "-p", str(process_id)], capture_output=True, text=True)
     return 1024 * int(found.stdout.strip() or 0)
 

@@ -1,10 +1,10 @@
-"""A chat template in Jinja's sandbox, set up as in transformers; and the program that renders it within bounds.
+"""A chat template in Jinja's sandbox, set up as in transformers; and the program that renders it within limits.
 
-The program (`template_process.py` starts it) reads requests from its standard input, a line of JSON each, and answers
-with a line each. It is started by its path and imports nothing of the kit: that takes a tenth of a second.
+The program (`template_process.py` starts it) reads requests from its standard input, one line of JSON each, and answers
+each with one line. It is started by its path and imports nothing from the kit, so it starts in a tenth of a second.
 
-The sandbox lets a template neither import nor open anything. It does not bound what a template takes: a single call of
-`format` may ask for gigabytes before Python comes back from it. Only the operating system can refuse that.
+The sandbox does not let a template import or open anything, but it does not limit its time and memory: a single call of
+`format` may request gigabytes before it returns to Python. Only the operating system can prevent that.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 
 class Renderer:
-    """Renders one template. `source` is compiled when it is needed first."""
+    """A renderer of one template. `source` is compiled on first use."""
 
     def __init__(self, source: str):
         self._source = source
         self._template: jinja2.Template | None = None
 
     def reply(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """{"text": what the template makes of the values}, or {"error": its kind, "words": ..., "line": ...}."""
+        """Return {"text": the rendered chat}, or {"error": its kind, "words": ..., "line": ...}."""
         kind = "syntax"
         try:
             if self._template is None:
@@ -43,7 +43,7 @@ class Renderer:
             return {"error": "memory"}
         except jinja2.exceptions.SecurityError as error:
             return {"error": "security", "words": short(error)}
-        except Exception as error:  # whatever a program may raise; raise_exception in a template is TemplateError
+        except Exception as error:  # a template may raise anything; raise_exception in a template gives TemplateError
             if isinstance(error, RecursionError) and kind == "other":
                 kind = "recursion"
             return {"error": kind, "words": short(error), "line": getattr(error, "lineno", None)}
@@ -64,13 +64,13 @@ def _environment() -> ImmutableSandboxedEnvironment:
         "raise_exception": _refuse,
         "strftime_now": lambda form: datetime.now().strftime(form),
         "namespace": _Namespace,
-        "dict": lambda *args, **kwargs: dict(*args, **kwargs),  # the class itself has more than a chat needs
+        "dict": lambda *args, **kwargs: dict(*args, **kwargs),  # the class itself offers more than a chat needs
     }
     return environment
 
 
 class _Generation(Extension):
-    """`{% generation %}...{% endgeneration %}`, by which transformers marks an assistant's tokens, is its content."""
+    """`{% generation %}...{% endgeneration %}`, transformers' mark for assistant tokens, renders as its content."""
 
     tags = frozenset({"generation"})
 
@@ -80,7 +80,7 @@ class _Generation(Extension):
 
 
 class _Namespace(jinja2.utils.Namespace):
-    """Jinja's, without names that begin with an underscore: those lead into Python."""
+    """Jinja's namespace, without names that begin with an underscore, which give access to Python's internals."""
 
     def __init__(*args: Any, **kwargs: Any):
         self, *rest = args  # a template may have an attribute called self
@@ -106,16 +106,21 @@ def _refuse(message: str) -> None:
 
 
 def _answer_requests() -> None:
-    """Answer until the input ends. The first line is {"source": ..., "memory": bytes, "largest": characters}."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks
+    """Answer requests until the input ends.
+
+    The first line is {"source": ..., "memory": bytes, "largest": characters}.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent process
     begin = json.loads(sys.stdin.readline())
     renderer = Renderer(begin["source"])
     for limit, value in (("AS", begin["memory"]), ("FSIZE", 0), ("CORE", 0)):
-        with suppress(ValueError, OSError):  # macOS bounds no address space
+        with suppress(ValueError, OSError):  # macOS does not limit address space
             resource.setrlimit(getattr(resource, f"RLIMIT_{limit}"), (value, value))
     for line in sys.stdin:
         request = json.loads(line)
-        signal.setitimer(signal.ITIMER_PROF, request["seconds"])  # of computing; the signal ends the process
+        signal.setitimer(
+            signal.ITIMER_PROF, request["seconds"]
+        )  # seconds of processor time; the signal ends the process
         reply = renderer.reply(request["values"])
         if len(reply.get("text", "")) > begin["largest"]:
             reply = {"error": "size"}

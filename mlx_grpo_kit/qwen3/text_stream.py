@@ -1,4 +1,4 @@
-"""Tokens that come one by one, as text that can be shown at once."""
+"""Text from tokens that arrive one by one, for immediate display."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 
 class TextStream:
-    """Turns a completion's tokens into pieces of text, which together are `decode` of all of them.
+    """Convert a completion's tokens to pieces of text, which together equal `decode` of all tokens.
 
-    A token of a byte-level vocabulary may hold a part of a character, of an emoji a quarter. Such bytes are kept back
-    until the character is whole. Only the last few tokens are decoded at a time, together with those of the piece
-    before, because decoders may treat the first token of a text as something else than a later one.
+    A token of a byte-level vocabulary may contain a part of a character, such as a quarter of an emoji. Such bytes are
+    kept back until the character is complete. Only the last few tokens are decoded at a time, together with those of
+    the previous piece, because decoders may treat the first token of a text differently.
 
         stream = TextStream(tokenizer.decode)
         for token in tokens: print(stream.add(token), end="", flush=True)
@@ -19,16 +19,16 @@ class TextStream:
 
     def __init__(self, decode: Callable[[Sequence[int]], str]):
         self._decode = decode
-        self._tokens: list[int] = []  # those of the piece before, and those that were not shown yet
+        self._tokens: list[int] = []  # tokens of the previous piece, and those not shown yet
         self._num_shown = 0
 
     def add(self, token: int) -> str:
-        """The text that is certain now; '' while a character is not whole."""
+        """Add a token, and return the text that is now certain; '' while a character is incomplete."""
         self._tokens.append(token)
         return self._new(final=False)
 
     def end(self) -> str:
-        """The text that was held back, with U+FFFD for bytes that are not a character."""
+        """Return the text that was held back, with U+FFFD for bytes that are not a character."""
         return self._new(final=True)
 
     def _new(self, final: bool) -> str:

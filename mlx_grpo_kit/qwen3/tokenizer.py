@@ -1,7 +1,7 @@
-"""Text to token ids and back, with the tokenizer files of a Hugging Face folder.
+"""The tokenizer of a Hugging Face folder: text to token ids and back.
 
-The algorithm itself is the `tokenizers` package's. What is added here is what generation needs to know, and what is
-scattered over four files: which ids end a completion, and which one pads.
+The algorithm is that of the `tokenizers` package. This file adds the settings that generation needs, which are
+scattered over four files: the ids that end a completion, and the padding id.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mlx_grpo_kit.qwen3.adapter_base import base_of
 if TYPE_CHECKING:
     from mlx_grpo_kit.qwen3.chat_template import ChatTemplate
 
-# What makes up a tokenizer in a model folder; generation_config.json is among them for its EOS ids.
+# The files of a tokenizer in a model folder, including generation_config.json for its EOS ids.
 FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -33,23 +33,23 @@ FILES = (
     "generation_config.json",
 )
 
-# What templates may ask for by these names; transformers hands over the same.
+# The special tokens that templates may use by name, as in transformers.
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 CHARACTERS = "0123456789+-*/()= abcdefghijklmnopqrstuvwxyz.,:;?!<>&'\"#%^_|\n"
 
 
 class Tokenizer:
-    """Made by `load_tokenizer`.
+    """A tokenizer, made by `load_tokenizer`.
 
     Attributes:
         eos_token_ids: every id that ends a completion; at least one.
-        pad_token_id: the id that fills the rows of a batch. In some published models it is an EOS id too, so masks must
-            come from lengths and never from comparing with it.
-        unk_token_id: the id of unknown characters, or None for a tokenizer that can write anything (Qwen3's can).
-        vocab_size: number of tokens, added ones included. A model's `vocab_size` is often larger, rounded up.
-        chat_template: how the folder's model expects a chat to be written, or None for one that was taught no chat.
-        generation_config: the content of the folder's generation_config.json, {} without that file.
+        pad_token_id: the id that fills the rows of a batch. In some published models it is an EOS id too, so compute
+            masks from lengths and never by comparison with it.
+        unk_token_id: the id of unknown characters, or None for a tokenizer that can encode anything (as Qwen3's can).
+        vocab_size: the number of tokens, including added ones. A model's `vocab_size` is often rounded up.
+        chat_template: the chat format of the folder's model, or None for a model that was not trained to chat.
+        generation_config: the content of the folder's generation_config.json; {} if there is no such file.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Tokenizer:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of the tokenizer's files: two tokenizers that share it encode and render alike."""
+        """A hash of the tokenizer's files: two tokenizers with the same hash encode and render identically."""
         files = sha256()
         for name, content in sorted(self._files.items()):
             files.update(f"{name} {len(content)} ".encode() + content)
@@ -81,7 +81,7 @@ class Tokenizer:
 
     @cached_property
     def added_tokens(self) -> tuple[str, ...]:
-        """The tokens that a text is searched for before it is cut into pieces, such as `<|im_end|>`, longest first."""
+        """The tokens that are matched before a text is split into pieces, such as `<|im_end|>`, longest first."""
         added = self._tokenizer.get_added_tokens_decoder().values()
         return tuple(sorted((each.content for each in added), key=len, reverse=True))
 
@@ -91,17 +91,19 @@ class Tokenizer:
         return frozenset(self._tokenizer.get_added_tokens_decoder())
 
     def encode(self, text: str) -> list[int]:
-        """The ids of `text`, nothing put before or after. A special token written out (`<|im_end|>`) becomes its id.
+        """The ids of `text`, without added start or end. A special token written out (`<|im_end|>`) becomes its id.
 
         Raises:
             ValueError: the tokenizer has no token for a part of the text.
         """
         try:
             encoding = self._tokenizer.encode(text, add_special_tokens=False)
-        except TypeError:  # the package's, for what it cannot write as UTF-8
+        except TypeError:  # raised by the package for text that UTF-8 cannot hold
             if not isinstance(text, str):
                 raise
-            raise ValueError(f"The text {text!r:.80} is no Unicode: half of a character of UTF-16 is in it.") from None
+            raise ValueError(
+                f"The text {text!r:.80} contains an unpaired surrogate, which is not valid Unicode."
+            ) from None
         if self.unk_token_id is not None and self.unk_token_id in encoding.ids:
             start, end = encoding.offsets[encoding.ids.index(self.unk_token_id)]
             raise ValueError(
@@ -113,41 +115,42 @@ class Tokenizer:
     def render(
         self, messages: Sequence[Mapping[str, Any]], /, *, add_generation_prompt: bool = True, **kwargs: Any
     ) -> str:
-        """A chat as the text that the model continues, by the folder's own template.
+        """A chat as the text that the model continues, rendered by the folder's template.
 
             tokenizer.render([{"role": "user", "content": "12+34?"}], enable_thinking=False)
 
-        It is what `apply_chat_template(..., tokenize=False)` of transformers returns, but for the default of
-        `add_generation_prompt`: the text is ready to be continued. `kwargs` are the template's own settings.
+        The result equals that of `apply_chat_template(..., tokenize=False)` in transformers, except for the default of
+        `add_generation_prompt`: the text is ready to be continued. `kwargs` are the template's settings.
 
         Raises:
-            ChatTemplateError: a ValueError. The folder has no template, the messages are none, or the template refuses
-                them, is broken, or does more than it should (mlx_grpo_kit/qwen3/chat_template.py).
+            ChatTemplateError: a ValueError. The folder has no template, the messages are invalid, or the template
+                rejects them, is broken, or exceeds a limit (mlx_grpo_kit/qwen3/chat_template.py).
         """
         if self.chat_template is None:
             from mlx_grpo_kit.qwen3.chat_template import ChatTemplateError
 
             raise ChatTemplateError(
                 "This tokenizer's folder has no chat template: neither chat_template.jinja nor a chat_template in "
-                "tokenizer_config.json. Its model was taught no chat; give the prompt as a text, which it continues."
+                "tokenizer_config.json. Its model was not trained to chat; pass the prompt as a string, which it "
+                "continues."
             )
         return self.chat_template.render(messages, add_generation_prompt=add_generation_prompt, **kwargs)
 
     def encode_prompt(self, prompt: str | Sequence[Mapping[str, Any]], **kwargs: Any) -> list[int]:
-        """The ids of a prompt: of a text as it stands, of a list of messages as `render` writes it with `kwargs`."""
+        """The ids of a prompt: a string as it is, or a list of messages rendered with `kwargs`."""
         return self.encode(prompt if isinstance(prompt, str) else self.render(prompt, **kwargs))
 
     def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
-        """The text of `ids`, special tokens such as `<|im_end|>` left out or, on request, written out."""
+        """The text of `ids`, with special tokens such as `<|im_end|>` skipped or, on request, written out."""
         return self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
 
     def save(self, folder: Path | str) -> None:
-        """Writes the tokenizer's files into an existing folder, byte for byte as they were when they were read."""
+        """Write the tokenizer's files into an existing folder, byte for byte as they were read."""
         for name, content in self._files.items():
             (Path(folder) / name).write_bytes(content)
 
     def token(self, token_id: int) -> str:
-        """One token as the vocabulary spells it, special ones too: `<eos>` for an id whose `decode` is ''.
+        """One token in the vocabulary's spelling, even a special one: `<eos>` for an id whose `decode` is ''.
 
         Raises:
             ValueError: there is no such id.
@@ -162,15 +165,16 @@ class Tokenizer:
 
 
 def load_tokenizer(folder: Path | str) -> Tokenizer:
-    """Reads the tokenizer of a Hugging Face model folder; of adapters without one, that of the model they stand beside.
+    """Read the tokenizer of a Hugging Face model folder; for adapters without one, that of their base model.
 
     Needs `tokenizer.json`. The EOS ids are `eos_token_id` (an int or a list) of `generation_config.json`, else of
-    `config.json`, else the `eos_token` of `tokenizer_config.json`: the order in which transformers' `generate` looks.
-    A chat template is read where there is one, chat_template.jinja before tokenizer_config.json, and runs in `render`.
+    `config.json`, else the `eos_token` of `tokenizer_config.json`: the order of precedence in transformers' `generate`.
+        A chat template is read if there is one, from chat_template.jinja or else from tokenizer_config.json, and runs
+        in `render`.
 
     Raises:
         FileNotFoundError: there is no such folder, or no tokenizer.json in it.
-        ValueError: a file cannot be read, the files name no EOS, or they name a token that does not exist.
+        ValueError: a file cannot be read, the files do not name an EOS token, or they name a token that does not exist.
     """
     folder = whole_folder(folder)
     check_saved(folder, ["config.json", *FILES])
@@ -188,12 +192,12 @@ def load_tokenizer(folder: Path | str) -> Tokenizer:
     content = read_file(path)
     try:
         tokenizer = tokenizers.Tokenizer.from_str(content.decode("utf-8"))
-    except Exception as error:  # the package raises bare Exception for whatever it cannot parse
+    except Exception as error:  # the package raises a bare Exception for anything that it cannot parse
         raise ValueError(
             f"{path} is not a tokenizer that tokenizers {tokenizers.__version__} can read: {error}. "
-            "A download cut short or a Git LFS pointer looks like this; fetch the file again."
+            "An incomplete download or a Git LFS pointer looks like this; fetch the file again."
         ) from error
-    # Some files carry the truncation and padding of whoever saved them; transformers does not obey them either.
+    # Some files contain the truncation and padding settings of their author. transformers ignores them too.
     tokenizer.no_truncation()
     tokenizer.no_padding()
 
@@ -206,7 +210,7 @@ def load_tokenizer(folder: Path | str) -> Tokenizer:
         eos_token_ids,
         pad_token_id=_pad_token_id(folder, tokenizer, configs, names, default=eos_token_ids[0]),
         unk_token_id=None if unk is None else _id_of(folder, tokenizer, "unk_token", unk),
-        # Kept in memory: the folder may be gone, or just being replaced, when a trained policy is saved.
+        # Keep the files in memory: the folder may be gone, or about to be replaced, when a trained policy is saved.
         files={name: read_file(folder / name) for name in FILES if (folder / name).exists()},
         chat_template=_chat_template(folder, names),
         generation_config=configs[0],
@@ -214,19 +218,21 @@ def load_tokenizer(folder: Path | str) -> Tokenizer:
 
 
 def save_character_tokenizer(folder: Path | str, characters: str = CHARACTERS) -> None:
-    """Writes the files of a tokenizer with one token a character; generation_config.json says which ids end and pad.
+    """Write a tokenizer's files with one token per character; generation_config.json names the end and padding ids.
 
     Ids 0, 1 and 2 are `<pad>`, `<eos>` and `<unk>`; the characters follow in their order. It is a byte-pair encoding
-    without a single merge: what Qwen3's tokenizer was before it learned any.
+    without merges: the state of Qwen3's tokenizer before it learned any.
 
     Args:
-        folder: an existing one.
+        folder: an existing folder.
         characters: distinct characters.
     """
     special = ["<pad>", "<eos>", "<unk>"]
     vocabulary = {token: i for i, token in enumerate([*special, *characters])}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>"))
-    tokenizer.decoder = tokenizers.decoders.Fuse()  # joins with nothing; without a decoder it would join with spaces
+    tokenizer.decoder = (
+        tokenizers.decoders.Fuse()
+    )  # joins tokens directly; without a decoder they would be joined with spaces
     tokenizer.add_special_tokens(special)
     tokenizer.save(str(Path(folder) / "tokenizer.json"))
     settings = {
@@ -246,7 +252,7 @@ def _settings(folder: Path, name: str) -> dict:
 
 
 def _chat_template(folder: Path, names: Mapping[str, Any]) -> ChatTemplate | None:
-    """The folder's template, not compiled before it is needed."""
+    """The folder's template, which is compiled on first use."""
     where, source = folder / "chat_template.jinja", names.get("chat_template")
     if where.exists():
         try:
@@ -262,13 +268,13 @@ def _chat_template(folder: Path, names: Mapping[str, Any]) -> ChatTemplate | Non
     if source is None:
         return None
     if not isinstance(source, str):
-        raise ValueError(f"{where} has a chat_template that is a {type(source).__name__}; expected a text.")
+        raise ValueError(f"{where} has a chat_template that is a {type(source).__name__}; expected a string.")
     from mlx_grpo_kit.qwen3.chat_template import ChatTemplate
 
     tokens = {role: _text_of(names[role]) for role in SPECIAL_TOKENS if names.get(role) is not None}
     for role, token in tokens.items():
         if not isinstance(token, str):
-            raise ValueError(f"{folder}/tokenizer_config.json has {token!r:.80} for {role}; expected a text.")
+            raise ValueError(f"{folder}/tokenizer_config.json has {token!r:.80} for {role}; expected a string.")
     return ChatTemplate(source, tokens, f"The chat template in {where}")
 
 
@@ -287,7 +293,7 @@ def _id_of(folder: Path, tokenizer: tokenizers.Tokenizer, role: str, token: obje
     text = _text_of(token)
     try:
         token_id = tokenizer.token_to_id(text)
-    except (TypeError, UnicodeEncodeError):  # no text, or half of a character that UTF-16 writes as two
+    except (TypeError, UnicodeEncodeError):  # not a string, or an unpaired surrogate
         token_id = None
     if token_id is None:
         raise ValueError(f"{folder}/tokenizer_config.json names {role} {text!r}, which tokenizer.json does not know.")
@@ -301,7 +307,7 @@ def _eos_token_ids(folder: Path, tokenizer: tokenizers.Tokenizer, configs: list[
     ids = found if isinstance(found, list) else [found]
     if found is None or not ids:
         raise ValueError(
-            f"{folder} does not say which token ends a text, so no completion would ever stop. "
+            f"{folder} does not name the token that ends a text, so completions would never stop. "
             'Add "eos_token_id" to generation_config.json or config.json, or "eos_token" to tokenizer_config.json.'
         )
     for token_id in ids:

@@ -1,4 +1,4 @@
-"""The parts that all folders of weights share: names of parameters, safetensors files, config.json."""
+"""Shared parts of all folders of weights: names of parameters, safetensors files, config.json."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def hugging_face_name(name: str) -> str:
 
 
 def kit_name(name: str) -> str:
-    """The kit's name of a parameter, from that one. A name that is the kit's already stays what it is."""
+    """The kit's name of a parameter with a Hugging Face name. A name of the kit is returned unchanged."""
     name = name.removeprefix("model.")
     return re.sub(r"^norm\.", "final_norm.", re.sub(r"^embed_tokens\.", "embedding.", name))
 
 
 def load_arrays(file: Path) -> dict[str, mx.array]:
-    """The arrays of a safetensors file, read when they are first needed. Raises ValueError with its name."""
+    """The arrays of a safetensors file, read on first use. Raises ValueError with the name of the file."""
     size = check_regular(file).st_size
     if size < 8:
         raise ValueError(f"{file} has {size} bytes. It is cut off; copy it again.")
@@ -41,12 +41,12 @@ def load_arrays(file: Path) -> dict[str, mx.array]:
 
 def save_arrays(file: Path, arrays: Mapping[str, mx.array]) -> None:
     """Write a safetensors file."""
-    with file.open("wb") as opened:  # Python's, for MLX's own does not say what went wrong: a full disk, for example
+    with file.open("wb") as opened:  # with Python's open, because MLX's does not report the reason, such as a full disk
         mx.save_safetensors(opened, dict(arrays), metadata={"format": "pt"})
 
 
 def config_json(config: Qwen3Config, dtype: mx.Dtype, tokenizer: Tokenizer | None) -> dict[str, Any]:
-    """The content of a folder's config.json: the model's configuration, and what its tokenizer ends and pads with."""
+    """The content of a folder's config.json: the model's configuration, and its tokenizer's special ids."""
     name = str(dtype).rpartition(".")[2]
     settings = config.to_dict() | {"dtype": name, "torch_dtype": name}
     if tokenizer is not None:

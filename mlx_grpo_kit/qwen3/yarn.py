@@ -1,4 +1,4 @@
-"""YaRN: rotary embeddings slowed down, so that a model reads longer texts than it learned from (Peng et al. 2023)."""
+"""YaRN: rotary embeddings slowed down, so that a model can read longer texts than in training (Peng et al. 2023)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mlx_grpo_kit.qwen3.config import YarnScaling
 
 
 def yarn_attention_factor(yarn: YarnScaling) -> float:
-    """The factor of queries and keys that keeps attention over more tokens as sharp (equation 15)."""
+    """The factor for queries and keys that keeps attention sharp over more tokens (equation 15)."""
     if yarn.attention_factor is not None:
         return yarn.attention_factor
     log_factor = math.log(yarn.factor)
@@ -20,7 +20,7 @@ def yarn_attention_factor(yarn: YarnScaling) -> float:
 
 @lru_cache
 def yarn_wavelengths(yarn: YarnScaling, head_dim: int, theta: float) -> tuple[float, ...]:
-    """Positions in which each of the head_dim / 2 pairs of numbers turns by one radian."""
+    """The number of positions in which each of the head_dim / 2 pairs of numbers rotates by one radian."""
 
     def pair_that_turns(rounds: float) -> float:
         radians = 2 * math.pi * rounds

@@ -1,1 +1,1 @@
-"""A run after the fact: its record, its diagnosis, and its folder. Loads no MLX."""
+"""The record, the diagnosis and the folder of a run. This package does not load MLX."""

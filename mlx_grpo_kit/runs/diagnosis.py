@@ -3,9 +3,9 @@
     for words in diagnose(steps):
         print(words)
 
-`steps` are the records of a GRPO run: what `GRPOTrainer.train` yields, or the lines of its `metrics.jsonl`. A healthy
-run gives an empty list. Only the latest steps and a few places of the past are looked at, so asking at every frame of
-a long run costs no more than at its beginning. Pure Python: no MLX, no NumPy.
+`steps` are the records of a GRPO run: the steps that `GRPOTrainer.train` yields, or the lines of its `metrics.jsonl`. A
+healthy run gives an empty list. Only the latest steps and a few earlier ones are examined, so a call takes as little
+time late in a long run as at its beginning. Pure Python, without MLX or NumPy.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ from mlx_grpo_kit.runs.symptoms import ALONE, FOLLOWS_FROM, LOOKS
 KEPT_OF_A_COMPLETION = ("group", "prompt", "completion", "correct")
 
 FOLLOWS_WITHIN = 100
-"""Steps within which a symptom follows from a change."""
+"""The maximum number of steps between a change and a symptom that it causes."""
 
 
 class Finding(NamedTuple):
-    """One thing that is wrong: a short name that stays the same while it lasts, and the words with today's numbers."""
+    """One problem: a short name that stays the same while it lasts, and a message with the present numbers."""
 
     name: str
     words: str
 
 
 def diagnose(steps: Iterable[Any]) -> list[str]:
-    """The problems of a run in words, the causes before their consequences; an empty list if there are none.
+    """The problems of a run in words, with causes before their consequences; an empty list if there are none.
 
-    If the run was well until a setting was changed, that change comes first.
+    If the run was healthy until a setting was changed, that change comes first.
 
     Args:
-        steps: in order, objects with `.step`, `.metrics` and, if there are any, `.completions` and `.changes`, or
-            dictionaries with "step", the metrics and "changes" (lines of metrics.jsonl), and maybe "completions".
-            Steps without a reward are passed over. A completion needs `.prompt` and `.completion` (or these keys).
+        steps: in order, objects with `.step`, `.metrics` and, optionally, `.completions` and `.changes`; or
+            dictionaries with "step", the metrics and, optionally, "changes" (lines of metrics.jsonl) and "completions".
+            Steps without a reward are skipped. A completion needs `.prompt` and `.completion` (or these keys).
     """
     return [finding.words for finding in findings(steps)]
 
 
 def findings(steps: Iterable[Any]) -> list[Finding]:
-    """`diagnose` with a name for each finding, by which a display knows whether it has been said before."""
+    """`diagnose` with a name for each finding, by which a display recognizes findings that it has shown."""
     records = steps if isinstance(steps, Sequence) else list(steps)
     found = _symptoms(records)
     cause = _changed_before(records, found) if found else None
@@ -78,28 +78,28 @@ def _symptoms(records: Sequence[Any]) -> list[Finding]:
 
 
 def _changed_before(records: Sequence[Any], found: Sequence[Finding]) -> Finding | None:
-    """The last change of a setting after which one of these symptoms began, while there was none before it."""
+    """The last change of a setting after which one of these symptoms began, if there was none before it."""
     names = {finding.name for finding in found}
     for i in range(len(records) - 1, 0, -1):
         changes = {name: new for name, new in (field_of(records[i], "changes") or {}).items() if name != "rewound_from"}
         if not changes:
             continue
         if names & {finding.name for finding in _symptoms(records[:i])}:
-            continue  # it was ill by then
+            continue  # it was already sick
         if not names & {finding.name for finding in _symptoms(records[: i + FOLLOWS_WITHIN])}:
             return None
         step, before = step_of(records[i]), metrics_of(records[i - 1])
         settings = " and ".join(_changed(name, new, before) for name, new in changes.items())
         return Finding(
             "changed",
-            f"Before step {step} you changed {settings}, and the trouble began after that. "
-            f"Rewind to step {step_of(records[i - 1])}, and take a smaller change, or none.",
+            f"Before step {step} you changed {settings}, and the trouble began after that. Rewind to step "
+            f"{step_of(records[i - 1])}, and make a smaller change, or none.",
         )
     return None
 
 
 def _changed(name: str, new: Any, before: Mapping[str, Any]) -> str:
-    """The words for one setting that was changed; `before` are the metrics of the step before."""
+    """The words for one setting that was changed; `before` are the metrics of the previous step."""
     if name == "reward_funcs":
         return f"the reward functions (now {', '.join(map(str, new))})"
     old = before.get(name)
@@ -107,9 +107,9 @@ def _changed(name: str, new: Any, before: Mapping[str, Any]) -> str:
 
 
 class Monitor:
-    """Remembers of a run that goes on what `diagnose` looks at, and no more: of 100,000 steps a few hundred.
+    """The part of a running run's history that `diagnose` needs: a few hundred of 100,000 steps.
 
-    For a display that is fed step by step: `add` each, and ask for `findings()` whenever a frame is drawn.
+    For displays: `add` each step, and call `findings()` whenever a frame is drawn.
     """
 
     def __init__(self):
@@ -122,10 +122,10 @@ class Monitor:
         completions: Iterable[Any] = (),
         changes: Mapping[str, Any] | None = None,
     ) -> None:
-        """Take in a step, and the settings that were changed right before it, with their new values.
+        """Record a step, and the settings that were changed right before it, with their new values.
 
-        Of its completions only group, prompt, text, right answer and verdict are kept, and only those of the first and
-        the latest steps.
+        Only the group, prompt, text, right answer and verdict of its completions are kept, and only those of the first
+        and the latest steps.
         """
         kept = [
             SimpleNamespace(answer=answer_of(c), **{name: field_of(c, name) for name in KEPT_OF_A_COMPLETION})
@@ -135,11 +135,11 @@ class Monitor:
         if len(self._records) > SOON + NEIGHBOURS:
             self._records[-SOON - 1].completions = []
         most = 4 * PLACES * NEIGHBOURS
-        if len(self._records) > most + RECENT:  # forget every second stretch of the past
+        if len(self._records) > most + RECENT:  # drop every second stretch of the past
             past = self._records[:most]
             past = [record for i, record in enumerate(past) if i // NEIGHBOURS % 2 == 0 or record.changes]
             self._records = past + self._records[most:]
 
     def findings(self) -> list[Finding]:
-        """The problems of the run at this moment."""
+        """The present problems of the run."""
         return findings(self._records)

@@ -1,16 +1,17 @@
-"""The folder of a training run: what it holds, and how a run that was cut off goes on from it.
+"""The folder of a training run: its files, and resuming an interrupted run from them.
 
     DIR/
       run.json                 the settings; a later `--resume` needs nothing else
-      metrics.jsonl            one JSON object a step; step 0 is the policy before training
+      metrics.jsonl            one JSON object per step; step 0 is the policy before training
       completions.jsonl        whole groups of each step's completions, with their rewards (record.py)
       reward.png               the curves
       checkpoints/step-000050  the newest two
       policy/                  the trained policy, a Hugging Face folder
-      best/                    with --keep-best: the policy that had the highest held-out accuracy
+      best/                    with --keep-best: the policy with the highest held-out accuracy
 
-A kill at any moment leaves whole lines, whole checkpoints, and no file that looks like more than it is. Only what a run
-wrote is ever deleted: these files beside a run.json that is ours, and folders whose list says so (files/manifest.py).
+If the process is killed at any moment, lines and checkpoints are still complete, and no file looks like more than it
+is. Only files that a run wrote are ever deleted: these files next to a valid run.json, and folders whose list shows it
+(files/manifest.py).
 """
 
 from __future__ import annotations
@@ -56,17 +57,17 @@ CHECKPOINTS_KEPT = 2
 
 @dataclass(frozen=True)
 class RunSettings:
-    """All that decides what a run does.
+    """All settings of a run.
 
     Attributes:
         model: "tiny" or an absolute path.
-        args: GRPOConfig's fields.
-        log_completions: how many completions of a step are written, whole groups and one at least; 0 or "all".
-        task_args: what the task is called with.
+        args: the fields of GRPOConfig.
+        log_completions: the number of completions per step to write, rounded to whole groups, at least one; 0 or "all".
+        task_args: the arguments of the task.
         data: the SHA-256 of each file that the task reads problems from, by path.
-        chat: whether its problems are put as chats.
-        keep_best: whether the policy with the highest held-out accuracy is kept in best/.
-        begun: False while what an older run left in the folder is being deleted: nothing there is this run's yet.
+        chat: True if problems are asked as chats.
+        keep_best: True to keep the policy with the highest held-out accuracy in best/.
+        begun: False while files of an older run are being deleted: then nothing in the folder belongs to this run yet.
     """
 
     model: str
@@ -89,12 +90,12 @@ class RunSettings:
 
     @property
     def keep(self) -> int | None:
-        """`log_completions` as `RunRecord` has it."""
+        """`log_completions` as the argument `keep` of `RunRecord`."""
         return None if self.log_completions == "all" else self.log_completions
 
 
 class Saveable(Protocol):
-    """Anything that has done some steps and can write a checkpoint of itself, as `GRPOTrainer` does."""
+    """An object with a step count that can write its checkpoint, such as `GRPOTrainer`."""
 
     step: int
 
@@ -102,9 +103,9 @@ class Saveable(Protocol):
 
 
 class RunFolder:
-    """One run's files, this process's own from `with` on. Nothing is written before `begin` or `go_on`.
+    """The files of one run, locked for this process by `with`. Nothing is written before `begin` or `go_on`.
 
-    So a run that fails to start leaves no trace. Entering raises ValueError or OSError for a folder that cannot be
+    So a run that fails to start leaves no trace. `with` raises ValueError or OSError for a folder that cannot be
     written or in which another process trains.
     """
 
@@ -114,7 +115,7 @@ class RunFolder:
         self.policy, self.best = self.path / POLICY, self.path / BEST
         self.picture, self.metrics, self.completions = (self.path / name for name in (PICTURE, METRICS, COMPLETIONS))
         self._stack = ExitStack()
-        self._open: dict[Path, Any] = {}  # metrics.jsonl and completions.jsonl, while the run is ours
+        self._open: dict[Path, Any] = {}  # metrics.jsonl and completions.jsonl, while this process owns the run
         self._saved_step: int | None = None
 
     def __enter__(self) -> RunFolder:
@@ -130,7 +131,7 @@ class RunFolder:
                     return self
                 if self.path.exists():
                     break
-        raise FileExistsError(f"Another process is training in {self.path} now. Wait for it, or give another folder.")
+        raise FileExistsError(f"Another process is training in {self.path} now. Wait for it, or choose another folder.")
 
     def __exit__(self, *exception: object) -> None:
         for file in self._open.values():
@@ -138,29 +139,29 @@ class RunFolder:
         self._stack.close()
 
     def typed(self, path: Path) -> str:
-        """A path as a command has it that is typed in the folder where this one was."""
+        """A path for commands that the user types in the folder where this command was typed."""
         short = str(path.relative_to(self._home)) if path.is_relative_to(self._home) else str(path)
         return f"./{short}" if short.startswith("-") else short
 
     def check_free(self, overwrite: bool) -> None:
-        """Raises FileExistsError or ValueError when a new run may not be written here."""
+        """Raise FileExistsError or ValueError if a new run must not be written here."""
         taken = [name for name in (SETTINGS, *FILES, CHECKPOINTS, POLICY, BEST) if os.path.lexists(self.path / name)]
         if taken and SETTINGS not in taken:
             raise FileExistsError(
-                f"{self.path} holds {', '.join(taken)} but no {SETTINGS}, so it is not the folder of a run and "
-                "nothing in it is touched. Give another folder for --output."
+                f"{self.path} contains {', '.join(taken)} but no {SETTINGS}, so it is not the folder of a run, and "
+                "nothing in it was changed. Choose another folder for --output."
             )
         if taken and not overwrite:
             raise FileExistsError(
-                f"{self.path} already holds a run. Add --resume to go on with it, --overwrite to replace it, or give "
-                "another folder for --output."
+                f"{self.path} already contains a run. Add --resume to continue it, --overwrite to replace it, or "
+                "choose another folder for --output."
             )
         if taken:
             self.read_settings()
         self.check_ours()
 
     def check_ours(self) -> None:
-        """Raises FileExistsError where something that no run wrote stands in the place of a run's files."""
+        """Raise FileExistsError if something that no run wrote has the name of a run's file."""
         others = [name for name in FILES if os.path.lexists(self.path / name) and not _is_file(self.path / name)]
         for name in (CHECKPOINTS, POLICY, BEST):
             folder = self.path / name
@@ -175,41 +176,41 @@ class RunFolder:
         if others:
             shown = ", ".join(others[:4]) + (f" and {len(others) - 4} more" if len(others) > 4 else "")
             raise FileExistsError(
-                f"{self.path} holds {shown}, which no run wrote there, so nothing in it is touched. Move that away, or "
-                "give another folder for --output."
+                f"{self.path} contains {shown}, which no run wrote, so nothing in it was changed. Move that away, or "
+                "choose another folder for --output."
             )
 
     def read_settings(self) -> RunSettings:
-        """The settings of the run that is here. Raises FileNotFoundError or ValueError where there is none."""
+        """The settings of the run in this folder. Raises FileNotFoundError or ValueError if there is none."""
         file = self.path / SETTINGS
         if not os.path.lexists(file):
             raise FileNotFoundError(
-                f"{self.path} holds no run to resume (no {SETTINGS}). Leave --resume out to start one."
+                f"{self.path} contains no run to resume (no {SETTINGS}). Leave --resume out to start one."
             )
         try:
             content = read_json(self.path, SETTINGS)
             if content.pop("sha256", None) != _hash(content):
-                raise ValueError("its content does not fit its sha256")
+                raise ValueError("its content does not match its sha256")
             return RunSettings(**content)
         except (ValueError, TypeError) as error:
             message = f"{file} cannot be read ({error}); it was changed by hand or written by another version."
             raise ValueError(message) from error
 
     def written_at(self) -> int | None:
-        """When a run last made the folder its own, in nanoseconds; None where none did."""
+        """The time when a run last took over the folder, in nanoseconds; None if none did."""
         file = self.path / SETTINGS
         return file.stat().st_mtime_ns if file.exists() else None
 
     def checkpoints(self) -> list[Path]:
-        """The checkpoints that are here, good or not, the newest first."""
+        """The checkpoints in this folder, valid or not, newest first."""
         numbered = {_step_of(folder): folder for folder in (self.path / CHECKPOINTS).glob("step-*") if _step_of(folder)}
         return [numbered[step] for step in sorted(numbered, reverse=True)]
 
     def begin(self, settings: RunSettings) -> None:
-        """Make the folder a new run's: what another run left here is deleted.
+        """Make the folder a new run's, and delete the files of another run.
 
-        From the first write on run.json is the new run's; until the last it says that nothing else is, so a kill in
-        between leaves no mixture of two runs.
+        run.json belongs to the new run from the first write on. Until all else is deleted it says that nothing else
+        does, so a kill in between cannot mix two runs.
         """
         self.check_ours()
         self._write_settings(replace(settings, begun=False))
@@ -227,12 +228,12 @@ class RunFolder:
         self._open_files()
 
     def go_on(self, settings: RunSettings, step: int) -> None:
-        """Make the folder ready for the steps after `step`. Lines of later steps, which are done again, are cut off."""
+        """Prepare the folder for the steps after `step`: remove the lines of later steps, which will be repeated."""
         self.check_ours()
         if (self.path / CHECKPOINTS).exists():
             clear_leftovers(self.path / CHECKPOINTS)
         if self.best.exists() and self.best_step() > step:
-            remove_folder(self.best)  # its step is done again
+            remove_folder(self.best)  # its step will be repeated
         for file, read in ((self.metrics, read_metrics), (self.completions, read_completions)):
             write_file(file, b"".join(line for number, line, _ in _whole_lines(file, read) if number <= step))
         self._write_settings(settings)
@@ -241,7 +242,7 @@ class RunFolder:
 
     @property
     def is_open(self) -> bool:
-        """True if this process has made the folder its own."""
+        """True if this process has taken over the folder."""
         return bool(self._open)
 
     def append(
@@ -251,7 +252,7 @@ class RunFolder:
         changes: Mapping[str, Any] | None = None,
         completions: bytes | None = None,
     ) -> None:
-        """Add a step: a line to metrics.jsonl and, before it, its line of completions.jsonl, if it has one."""
+        """Add a step: first its line of completions.jsonl, if it has one, then a line of metrics.jsonl."""
         for file, line in ((self.completions, completions), (self.metrics, metrics_line(step, metrics, changes))):
             if line is not None:
                 end = self._open[file].seek(0, os.SEEK_END)
@@ -265,10 +266,10 @@ class RunFolder:
         if trainer.step != self._saved_step:
             for path, file in self._open.items():
                 with naming(path):
-                    os.fsync(file.fileno())  # a checkpoint counts on the lines before it
+                    os.fsync(file.fileno())  # a checkpoint relies on the lines before it
             trainer.save_checkpoint(self.path / CHECKPOINTS / f"step-{trainer.step:06d}")
             self._saved_step = trainer.step
-        # Later ones than this are broken ones that --resume passed over.
+        # Later checkpoints than this are broken ones that --resume skipped.
         older = [folder for folder in self.checkpoints() if _step_of(folder) < trainer.step]
         later = [folder for folder in self.checkpoints() if _step_of(folder) > trainer.step]
         for folder in [*older[CHECKPOINTS_KEPT - 1 :], *later]:
@@ -278,11 +279,11 @@ class RunFolder:
                 warnings.warn(f"{folder.name} is kept: {error}", stacklevel=2)
 
     def measured(self) -> list[tuple[int, float]]:
-        """(step, accuracy on held-out problems) where it was measured."""
+        """(step, accuracy on held-out problems) for each measurement."""
         return self.points("eval/accuracy")
 
     def best_step(self) -> int:
-        """The step after which accuracy was highest, the first of them; 0 is the model before training."""
+        """The first step after which accuracy was highest; 0 is the model before training."""
         return max(self.measured(), key=lambda point: point[1], default=(0, 0.0))[0]
 
     def points(self, metric: str) -> list[tuple[int, float]]:
@@ -302,26 +303,26 @@ class RunFolder:
 
 
 def check_writable(output: str | os.PathLike) -> None:
-    """Raises ValueError or an OSError where no folder could be written as `output`. Leaves nothing behind."""
+    """Raise ValueError or OSError if `output` cannot be written. Leaves nothing behind."""
     if not os.fspath(output):
         raise ValueError("--output is empty; expected the name of a folder.")
     path = Path(output)
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        raise ValueError(f"--output {str(path)!r} is not UTF-8, and MLX opens no other names.") from None
+        raise ValueError(f"--output {str(path)!r} is not UTF-8, and MLX cannot open other names.") from None
     if path.exists() and not path.is_dir():
-        raise FileExistsError(f"{path} is a file; expected a folder for --output, or a free name.")
+        raise FileExistsError(f"{path} is a file; expected a folder for --output, or a new name.")
     place = next(folder for folder in [path, *path.absolute().parents] if folder.exists())
     try:
         tempfile.TemporaryFile(dir=place).close()
     except OSError as error:
-        message = f"Cannot write --output {path}: {error.strerror} ({place}). Give another folder."
+        message = f"Cannot write --output {path}: {error.strerror} ({place}). Choose another folder."
         raise PermissionError(message) from error
 
 
 def _whole_lines(file: Path, read: Callable[[bytes], tuple[int, Any]]) -> Iterator[tuple[int, bytes, Any]]:
-    """The lines of a file, as `read_lines` has them, with a warning for each that cannot be read."""
+    """The lines of a file in the form of `read_lines`, with a warning for each that cannot be read."""
     if file.exists():
         damaged: list[str] = []
         yield from read_lines(file, read, damaged)
@@ -335,7 +336,7 @@ def _step_of(checkpoint: Path) -> int | None:
 
 
 def _not_a_checkpoint(entry: Path) -> list[str]:
-    """The content of an entry of checkpoints/ that no run wrote."""
+    """The paths in an entry of checkpoints/ that no run wrote."""
     if entry.is_symlink() or not entry.is_dir():
         return [entry.name]
     if is_scratch(entry):

@@ -1,4 +1,4 @@
-"""The records of a run, and the numbers in them that a diagnosis asks for: the latest steps, and places of the past."""
+"""The records of a run, and statistics for the diagnosis: of the latest steps, and of places in the past."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from functools import cached_property
 from itertools import groupby, islice
 from typing import Any
 
-RECENT = 20  # steps that a symptom has to last
-SOON = 10  # latest steps that are enough where there is no noise
-MOST_TEXTS = 256  # latest completions that are read
-PLACES, NEIGHBOURS = 12, 5  # where the past is looked at, and steps at each place, averaged because one step is noise
-PATIENCE = 3  # steps in a row without a symptom end it
+RECENT = 20  # the steps that a symptom must last
+SOON = 10  # enough of the latest steps if there is no noise
+MOST_TEXTS = 256  # the number of latest completions that are read
+PLACES, NEIGHBOURS = 12, 5  # the number of places in the past, and of steps averaged at each, because one step is noisy
+PATIENCE = 3  # this many steps in a row without a symptom end it
 
 
 @dataclass
 class History:
-    """The records of a run, and the numbers in them that symptoms are judged by."""
+    """The records of a run, and the statistics that define symptoms."""
 
     records: Sequence[Any]
 
@@ -42,12 +42,12 @@ class History:
         return metrics_of(self.recent[-1]).keys()
 
     def now(self, name: str, count: int = RECENT) -> float:
-        """The mean over the latest `count` steps; NaN where fewer than half of them have a value."""
+        """The mean over the latest `count` steps; NaN if fewer than half of them have a value."""
         values = [number_of(record, name) for record in self.recent[-count:]]
         return mean_of(values) if 2 * sum(map(math.isnan, values)) <= len(values) else math.nan
 
     def before(self, name: str) -> list[tuple[float, int]]:
-        """The places of the past: (mean, step)."""
+        """(mean, step) for each place in the past."""
         means = [(mean_of(number_of(record, name) for record in place), step_of(place[0])) for place in self.past]
         return [each for each in means if not math.isnan(each[0])]
 
@@ -84,7 +84,7 @@ class History:
         return max(self.before(name), default=(math.nan, 0))
 
     def since(self, test: Callable[[Mapping[str, Any]], bool]) -> int:
-        """The step from which on `test` has held, a few exceptions aside."""
+        """The step since which `test` has been true, apart from a few exceptions."""
         first, missed = step_of(self.records[-1]), 0
         for i in range(len(self.records) - 1, -1, -1):
             if test(metrics_of(self.records[i])):
@@ -108,9 +108,9 @@ class History:
 
     @cached_property
     def commonest(self) -> tuple[str, float, int, bool | None]:
-        """(text, its share of the latest completions, different prompts, whether the right answers differ).
+        """(text, share of the latest completions, number of different prompts, True if right answers differ).
 
-        The last is None where no right answers are known.
+        The last is None if right answers are unknown.
         """
         each = self.latest
         if not each:
@@ -194,7 +194,7 @@ def answer_of(completion: Any) -> str | None:
 
 
 def number_of(record: Any, name: str) -> float:
-    """A metric; NaN where the step has none. A file has null for NaN."""
+    """A metric; NaN if the step has none. A file has null for NaN."""
     value = metrics_of(record).get(name)
     return math.nan if value is None else value
 

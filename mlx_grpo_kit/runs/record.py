@@ -1,4 +1,4 @@
-"""The record of a run, step by step: kept while it trains, saved, and read again without MLX.
+"""The record of a run, step by step: filled during training, saved, and read again without MLX.
 
     record = RunRecord(title="tiny learns addition", max_steps=200, is_correct=task.is_correct)
     for step in trainer.train(max_steps=200):
@@ -6,13 +6,13 @@
     record.save("outputs/my_run")
     RunRecord.load("outputs/my_run").column("reward")
 
-A run of the command line leaves the same two files in its folder, which `RunRecord.load` reads too, also in mid-run:
+A run of the command line writes the same two files to its folder. `RunRecord.load` reads them too, even during the run:
 
-    metrics.jsonl       {"step": 7, "reward": 0.41, ...}   null for what is no number; "changes" where settings changed
+    metrics.jsonl       {"step": 7, "reward": 0.41, ...}   null for NaN and infinity; "changes" if settings changed
     completions.jsonl   {"step": 7, "completions": [{"group": 0, "prompt": "12+34=", "completion": "46", ...}, ...]}
 
-Of each step some whole groups are kept, the first ones: as many as have `KEEP` completions together, and one at least.
-Problems come in a random order, so the first groups are like the others; and 2,000 steps of the tiny model take 11 MB
+The first groups of each step are kept: as many whole groups as have `KEEP` completions together, and at least one.
+Problems are in random order, so the first groups are representative; and 2,000 steps of the tiny model take 11 MB
 instead of 78.
 """
 
@@ -33,18 +33,18 @@ from mlx_grpo_kit.runs.history import answer_of
 
 METRICS, COMPLETIONS, ABANDONED, ABOUT = "metrics.jsonl", "completions.jsonl", "abandoned.jsonl", "record.json"
 KEEP = 16
-DIGITS = 6  # of numbers of single tokens: as many as float32 has
+DIGITS = 6  # significant digits of numbers per token: as many as float32 has
 
 
 @dataclass(frozen=True)
 class RecordedCompletion:
-    """One completion as it was recorded, under the names of `grpo.Completion`; None for what the run did not say.
+    """One recorded completion, under the names of `grpo.Completion`; None for missing values.
 
     Attributes:
-        group: which of the step's groups of completions it belongs to, from 0.
-        correct: whether the task accepts it.
-        answer: the problem's right answer, where it has one.
-        token_mask: False for tokens that tools returned; None where the policy wrote every token.
+        group: the number of its group in the step, from 0.
+        correct: True if the task accepts it.
+        answer: the problem's right answer, if it has one.
+        token_mask: False for tokens that tools returned; None if the policy wrote every token.
         messages: the turns of a completion that called tools, as a chat.
     """
 
@@ -65,7 +65,7 @@ class RecordedCompletion:
 
 
 def transcript(completion: Any) -> str:
-    """A completion in one text; where it called tools, its turns: `add({"a": 1, "b": 2}) -> 3 | The sum is 3.`"""
+    """A completion as one text; if it called tools, its turns: `add({"a": 1, "b": 2}) -> 3 | The sum is 3.`"""
     if not getattr(completion, "messages", None):
         return completion.completion
     turns, results = [], []
@@ -89,11 +89,11 @@ NAMES = tuple(one.name for one in fields(RecordedCompletion))
 
 @dataclass(frozen=True)
 class RecordedStep:
-    """One step: its number, its metrics (NaN for what was no number), and what was changed right before it.
+    """One step: its number, its metrics (NaN for missing numbers), and the changes right before it.
 
     Attributes:
-        changes: such as {"learning_rate": 1e-4, "rewound_from": 40}; empty as a rule.
-        line: its completions as they stand in completions.jsonl, None where none were kept.
+        changes: for example {"learning_rate": 1e-4, "rewound_from": 40}; usually empty.
+        line: its line of completions.jsonl; None if no completions were kept.
     """
 
     step: int
@@ -103,26 +103,25 @@ class RecordedStep:
 
     @property
     def completions(self) -> list[RecordedCompletion]:
-        """The kept completions of the step, group by group; read from `line` anew each time."""
+        """The kept completions of the step, group by group; parsed from `line` at every call."""
         return [] if self.line is None else read_completions(self.line)[1]
 
 
 class RunRecord:
     """The steps of a run, in order.
 
-    A step that comes again, because the run was rewound, takes the place of the one before and of all after it; what it
-    replaced is in `abandoned`.
+    If a step is repeated, because the run was rewound, it replaces the earlier one and all after that; `abandoned`
+    keeps the replaced ones.
 
     Attributes:
-        title, max_steps: of the run, where they are known.
-        steps: list of RecordedStep.
-        abandoned: for each rewind the steps that it took back, the oldest rewind first. Their completions are
-            not saved.
+        title, max_steps: those of the run, if known.
+        steps: a list of RecordedStep.
+        abandoned: for each rewind the steps that it discarded, oldest rewind first. Their completions are not saved.
         damaged: a sentence for each line that could not be read by `load`.
 
     Args:
-        keep: how many completions of a step to keep, whole groups and one at least; None keeps all, 0 none.
-        is_correct: (problem, completion) -> bool, as a task has it, for `RecordedCompletion.correct`.
+        keep: the number of completions per step to keep, rounded to whole groups, at least one; None keeps all, 0 none.
+        is_correct: (problem, completion) -> bool, such as a task's, for `RecordedCompletion.correct`.
     """
 
     def __init__(
@@ -140,9 +139,9 @@ class RunRecord:
         self.damaged: list[str] = []
 
     def add(self, step: Any, metrics: Mapping[str, float] | None = None) -> RecordedStep:
-        """Take in a step: anything with `.step`, `.metrics` and, where it has them, `.completions` and `.changes`.
+        """Record a step: any object with `.step`, `.metrics` and, optionally, `.completions` and `.changes`.
 
-        `metrics` stand in the place of the step's own, for example where an evaluation's have come to them.
+        `metrics` replace those of the step, for example to include an evaluation's.
         """
         recorded = RecordedStep(
             step.step,
@@ -154,15 +153,15 @@ class RunRecord:
         return recorded
 
     def rewind(self, step: int) -> None:
-        """Take back the steps after `step`, as the next step of a rewound run would; they go to `abandoned`."""
+        """Move the steps after `step` to `abandoned`, as the next step of a rewound run would."""
         place = self._place(step + 1)
         if place < len(self.steps):
-            # A list of its own, because another thread may be reading the old one.
+            # Make a new list, because another thread may be reading the old one.
             self.abandoned.append(self.steps[place:])
             self.steps = self.steps[:place]
 
     def at(self, step: int) -> RecordedStep:
-        """The step with this number. Raises KeyError where there is none."""
+        """The step with this number. Raises KeyError if there is none."""
         place = self._place(step)
         if place == len(self.steps) or self.steps[place].step != step:
             span = f"{self.steps[0].step} to {self.steps[-1].step}" if self.steps else "no step"
@@ -170,14 +169,14 @@ class RunRecord:
         return self.steps[place]
 
     def column(self, metric: str) -> list[float]:
-        """A metric over all steps, NaN where a step has none."""
+        """A metric over all steps, NaN for steps without it."""
         return [step.metrics.get(metric, math.nan) for step in self.steps]
 
     def save(self, folder: str | os.PathLike) -> None:
-        """Write the record as a folder, which appears whole or not at all and replaces a record that is there.
+        """Write the record as a folder, which appears complete or not at all and replaces an existing record.
 
-        Raises FileExistsError where the folder holds anything that the kit did not write, such as a run of the command
-        line's, and OSError where it cannot be written.
+        Raises FileExistsError if the folder contains anything other than a record, such as a run of the command line,
+        and OSError if it cannot be written.
         """
         steps, branches = list(self.steps), list(self.abandoned)
         with replaced_folder(folder) as new:
@@ -198,15 +197,15 @@ class RunRecord:
     def load(cls, folder: str | os.PathLike) -> RunRecord:
         """Read a record from a folder that `save` or a run of the command line wrote.
 
-        A line that cannot be read, such as one that a kill has cut off, is left out and named in `damaged`.
+        A line that cannot be read, for example because the process was killed, is left out and listed in `damaged`.
 
-        Raises FileNotFoundError where there is no metrics.jsonl, and ValueError for what is no file.
+        Raises FileNotFoundError if there is no metrics.jsonl, and ValueError if it is not a regular file.
         """
         folder, damaged = Path(folder), []
         if not os.path.lexists(folder / METRICS):
             raise FileNotFoundError(
-                f"{folder} holds no {METRICS}; expected the folder of a run, as RunRecord.save or the command line's "
-                "--output wrote it."
+                f"{folder} contains no {METRICS}; expected the folder of a run, written by RunRecord.save or by the "
+                "command line's --output."
             )
         record = cls(*_about(folder, damaged))
         lines = {}
@@ -237,15 +236,15 @@ class RunRecord:
 
 
 def metrics_line(step: int, metrics: Mapping[str, float], changes: Mapping[str, Any] | None = None) -> bytes:
-    """A line of metrics.jsonl. What is no number becomes null: JSON has no NaN."""
+    """A line of metrics.jsonl. NaN and infinity become null, because JSON does not have them."""
     line = {"step": step} | {name: _number(value) for name, value in metrics.items()}
     return _as_json(line | ({"changes": dict(changes)} if changes else {}))
 
 
 def completions_line(step: Any, keep: int | None, is_correct: Callable[[Any, str], bool] | None) -> bytes | None:
-    """A line of completions.jsonl with the first `keep` of a step's completions, whole groups; None without any.
+    """A line of completions.jsonl with the first `keep` of a step's completions, in whole groups; None without any.
 
-    Where completions do not say which group they belong to, those of one prompt in a row are one.
+    If completions have no group number, consecutive ones with the same prompt form a group.
     """
     completions = list(getattr(step, "completions", ()))
     if keep == 0 or not completions:
@@ -260,7 +259,7 @@ def completions_line(step: Any, keep: int | None, is_correct: Callable[[Any, str
 
 
 def read_metrics(line: bytes) -> tuple[int, tuple[dict[str, float], dict[str, Any]]]:
-    """(step, (metrics, changes)) of a line of metrics.jsonl. Raises ValueError for what is none."""
+    """(step, (metrics, changes)) of a line of metrics.jsonl. Raises ValueError for an invalid line."""
     content = _from_json(line)
     step, changes = content.pop("step"), content.pop("changes", {})
     if not (isinstance(changes, dict) and all(value is None or _is_number(value) for value in content.values())):
@@ -269,7 +268,7 @@ def read_metrics(line: bytes) -> tuple[int, tuple[dict[str, float], dict[str, An
 
 
 def read_completions(line: bytes) -> tuple[int, list[RecordedCompletion]]:
-    """(step, completions) of a line of completions.jsonl. Raises ValueError for what is none."""
+    """(step, completions) of a line of completions.jsonl. Raises ValueError for an invalid line."""
     content = _from_json(line)
     completions = content.get("completions")
     if not isinstance(completions, list) or not all(isinstance(one, dict) for one in completions):
@@ -280,9 +279,9 @@ def read_completions(line: bytes) -> tuple[int, list[RecordedCompletion]]:
 def read_lines(
     file: Path, read: Callable[[bytes], tuple[int, Any]], damaged: list[str]
 ) -> Iterable[tuple[int, bytes, Any]]:
-    """(step, line, what `read` makes of it) for each line; a sentence in `damaged` for one that cannot be read.
+    """(step, line, result of `read`) for each line; a sentence in `damaged` for a line that cannot be read.
 
-    Raises ValueError where the file is a folder, a pipe or a device.
+    Raises ValueError if the file is a folder, a pipe or a device.
     """
     check_regular(file)
     lines = file.read_bytes().splitlines(keepends=True)
@@ -300,7 +299,7 @@ def read_lines(
 
 
 def _about(folder: Path, damaged: list[str]) -> tuple[str, int | None]:
-    """(title, max_steps), as record.json has them, or the command line's run.json."""
+    """(title, max_steps) from record.json, or from the command line's run.json."""
     for name in (ABOUT, "run.json"):
         if os.path.lexists(folder / name):
             try:
@@ -375,7 +374,7 @@ def _as_json(content: Mapping[str, Any]) -> bytes:
 
 def _from_json(line: bytes) -> dict[str, Any]:
     content = json.loads(line)
-    if b"\\ud" in line.lower():  # half a surrogate pair, which no page can be sent, becomes a question mark
+    if b"\\ud" in line.lower():  # an unpaired surrogate, which cannot be sent to a page, becomes a question mark
         content = json.loads(json.dumps(content, ensure_ascii=False).encode("utf-8", "replace"))
     if not (isinstance(content, dict) and type(content.get("step")) is int):
         raise ValueError("expected an object with a step")

@@ -1,6 +1,6 @@
-"""The ground that MLX runs on: a fast BLAS on Linux, its threads, the cache of compiled kernels, forks.
+"""The environment that MLX runs in: a fast BLAS on Linux, its threads, the cache of compiled kernels, forks.
 
-Import MLX through this package, `from mlx_grpo_kit.runtime import mx`, so that the BLAS is there before MLX is.
+Import MLX through this package, `from mlx_grpo_kit.runtime import mx`, so that the BLAS is loaded before MLX.
 """
 
 from typing import Any

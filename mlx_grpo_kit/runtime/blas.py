@@ -1,26 +1,26 @@
-"""The BLAS that MLX multiplies matrices with on Linux. Import MLX so: `from mlx_grpo_kit.runtime import mx`.
+"""The BLAS that MLX multiplies matrices with on Linux. Import MLX like this: `from mlx_grpo_kit.runtime import mx`.
 
 MLX's Linux CPU wheel carries the *reference* BLAS, which a tuned one beats 15 to 70 times. The dynamic linker looks a
-symbol up in the process's global scope before it looks in the library's own dependencies, so a fast BLAS that is put
-there before `import mlx.core` serves MLX instead. Nothing is patched and nothing is copied.
+symbol up in the process's global scope before it looks in the library's own dependencies, so MLX uses a fast BLAS that
+is loaded there before `import mlx.core`. Nothing is patched and nothing is copied.
 
 Candidates, best first. float32 GFLOP/s at 1024 x 1024 x 1024 on two cores with AVX-512; the wheel's own BLAS makes 6:
 
-1. torch's own `libtorch_cpu.so` (412; x86-64 wheels carry MKL). torch is a dependency of the kit, so it is nearly
-   always there, and it is the one choice that changes nothing for torch: torch looks its BLAS up in the global scope
-   too, so with OpenBLAS there torch itself fell from 377 to 69. It loads in 0.13 s and holds 110 MB.
+1. torch's own `libtorch_cpu.so` (412; x86-64 wheels carry MKL). It comes with the extra `torch`, and it is the only
+choice that does not affect torch: torch looks its BLAS up in the global scope too, so with OpenBLAS there torch itself
+fell from 377 to 69. It loads in 0.13 s and takes 110 MB.
 2. an installed MKL (408; `pip install mkl`).
 3. an OpenBLAS of the environment (conda) or of the system (86; Debian's 0.3.21).
 
-Where the first serves an AMD processor with AVX-512, which MKL leaves idle, an OpenBLAS of SciPy's takes over the
-products of float32 that cost the time (`openblas.py`).
+With the first on an AMD processor with AVX-512, which MKL does not use, SciPy's OpenBLAS takes over the float32
+products that take most of the time (`openblas.py`).
 
-These are with two threads; one alone has half. Decoding, where products are small, takes one all the same, and so does
-learning with small models: a second thread gains nothing there, and loses a factor of five when anything else wants the
-core, because threads spin while they wait for each other. What is large goes through `all_cores()`. OMP_NUM_THREADS,
-where it is set, holds for everything.
+These numbers are for two threads; one has half. Decoding, where products are small, uses one thread anyway, and so does
+learning with small models: a second thread gains nothing there, and loses a factor of five when another program needs
+the core, because threads spin while they wait for each other. Large work runs in `all_cores()`. If OMP_NUM_THREADS is
+set, it applies to everything.
 
-`MLX_GRPO_KIT_BLAS=off` leaves MLX as it is; `MLX_GRPO_KIT_BLAS=/path/to/lib.so` takes exactly that library.
+`MLX_GRPO_KIT_BLAS=off` leaves MLX as it is; `MLX_GRPO_KIT_BLAS=/path/to/lib.so` uses exactly that library.
 On macOS MLX uses Metal and Accelerate, and this module does nothing.
 """
 
@@ -41,10 +41,10 @@ from mlx_grpo_kit.runtime.openblas import serve_products
 VARIABLE = "MLX_GRPO_KIT_BLAS"
 
 bound: Path | None = None
-"""The library that serves MLX's float32 products of matrices in place of its own, or None."""
+"""The library that computes MLX's float32 matrix products instead of MLX's own BLAS, or None."""
 
 reason: str = ""
-"""One sentence: why `bound` is what it is."""
+"""The reason for the value of `bound`, in one sentence."""
 
 
 class _DlInfo(ctypes.Structure):
@@ -75,7 +75,7 @@ def _package_folders(name: str) -> list[Path]:
 
 
 def wheel_has_reference_blas() -> bool:
-    """True if MLX is the Linux CPU wheel (`mlx-cpu`), which bundles the reference BLAS beside the package."""
+    """True if MLX is the Linux CPU wheel (`mlx-cpu`), which contains the reference BLAS next to the package."""
     return any(
         any(folder.parent.glob("mlx_cpu.libs/libblas-*")) and not any(folder.parent.glob("mlx_cuda_*.libs"))
         for folder in _package_folders("mlx")
@@ -95,7 +95,7 @@ def candidates() -> Iterator[Path | str]:
 
 
 def _load(library: Path | str) -> None:
-    """Put one library into the global scope; raises OSError when it cannot be loaded or has no BLAS in it.
+    """Load a library into the global scope. Raises OSError if it cannot be loaded or contains no BLAS.
 
     An OpenMP runtime gives a new thread, and MLX's is one, the number that it found in the environment when it was
     loaded: one, unless the user has set OMP_NUM_THREADS. The main thread gets its own number back.
@@ -103,7 +103,9 @@ def _load(library: Path | str) -> None:
     one_thread = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": "1"}
     os.environ.update(one_thread)
     try:
-        if not hasattr(ctypes.CDLL(str(library)), "sgemm_"):  # a private load first: no wrong file enters the scope
+        if not hasattr(
+            ctypes.CDLL(str(library)), "sgemm_"
+        ):  # load it privately first, so that no wrong file enters the scope
             raise OSError(f"{library} has no sgemm_ in it, so it is not a BLAS library")
         handle = ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
     finally:
@@ -114,10 +116,10 @@ def _load(library: Path | str) -> None:
 
 
 def _hold_to_one_thread(path: Path) -> None:
-    """Have this library's products for MLX run on one thread, unless the user has set OMP_NUM_THREADS.
+    """Make this library compute MLX's products on one thread, unless the user has set OMP_NUM_THREADS.
 
-    The library itself gets the number, because its OpenMP runtime may have read the environment long ago: after
-    `import torch`, say. torch takes the number that MKL has in its thread unless it was given one, so it keeps its own.
+    The library itself gets the number, because its OpenMP runtime may have read the environment earlier, for example in
+    `import torch`. torch takes the number that MKL has in its thread unless it was given one, so it keeps its own.
     """
     set_threads = None if "OMP_NUM_THREADS" in os.environ else _thread_setter(path)
     if set_threads is None:
@@ -132,10 +134,10 @@ def _hold_to_one_thread(path: Path) -> None:
 
 @contextmanager
 def all_cores() -> Iterator[None]:
-    """MLX's products of matrices run on all cores within and on one afterwards, where that can be set: MKL, OpenBLAS.
+    """In this context, MLX's matrix products run on all cores, if the library allows it (MKL, OpenBLAS); then on one.
 
-    The number holds for the whole process, torch included: call `torch.set_num_threads` after it where torch is to have
-    all cores again. Where OMP_NUM_THREADS is set nothing changes.
+    The number holds for the whole process, torch included: call `torch.set_num_threads` afterwards to give torch all
+        cores again. If OMP_NUM_THREADS is set, nothing changes.
     """
     set_threads = None if bound is None or "OMP_NUM_THREADS" in os.environ else _thread_setter(bound)
     if set_threads is None:
@@ -152,7 +154,7 @@ def all_cores() -> Iterator[None]:
 def _thread_setter(path: Path) -> Callable[[int], None] | None:
     """A library's function that sets the number of threads for every thread that calls the library, or None."""
     library = ctypes.CDLL(str(path))
-    # omp_set_num_threads will not do: it reaches the calling thread alone, and MLX computes in one of its own.
+    # omp_set_num_threads only affects the calling thread, but MLX computes in its own thread.
     names = (
         "mkl_serv_set_num_threads",
         "MKL_Set_Num_Threads",
@@ -163,7 +165,7 @@ def _thread_setter(path: Path) -> Callable[[int], None] | None:
 
 
 def _bind() -> tuple[Path | None, str]:
-    """Bind the first candidate that loads; -> (library, reason)."""
+    """Bind the first candidate that loads, and return (library, reason)."""
     if sys.platform != "linux":
         return None, "only Linux needs it: MLX's own BLAS is fast here"
     wish = os.environ.get(VARIABLE, "")
@@ -196,7 +198,7 @@ def _bind() -> tuple[Path | None, str]:
 
 
 def _faster_products() -> Path | None:
-    """The library that serves products of float32 better than torch's, where there is one."""
+    """The library that computes float32 products faster than torch's, if there is one."""
     for folder in _package_folders("scipy"):
         try:
             return serve_products(folder.parent, kernels)
@@ -206,7 +208,7 @@ def _faster_products() -> Path | None:
 
 
 def _stay_slow(problem: str, way_out: str) -> tuple[None, str]:
-    """Warn, at the line that imports this module; -> (None, problem)."""
+    """Warn at the line that imports this module, and return (None, problem)."""
     warnings.warn(
         f"MLX multiplies matrices with its slow reference BLAS: {problem}. The way out: {way_out}. "
         f"{VARIABLE}=off silences this.",
@@ -217,7 +219,7 @@ def _stay_slow(problem: str, way_out: str) -> tuple[None, str]:
 
 
 kernels, kernels_reason = use_private_folder()
-"""Where MLX keeps what it compiles, or None; and one sentence: why."""
+"""The folder of MLX's compiled functions, or None; and the reason in one sentence."""
 
 bound, reason = _bind()
 if bound and (found := global_blas()):
@@ -234,8 +236,8 @@ except ImportError as error:
 def _run_uncompiled() -> None:
     mx.disable_compile()
     warnings.warn(
-        f"Compiled functions run uncompiled, which is right but slower: {kernels_reason}, and nowhere else is a folder "
-        "for them that nobody but this user can write to. The way out: export XDG_CACHE_HOME=/a/folder/of/your/own.",
+        f"Compiled functions run uncompiled, which is right but slower: {kernels_reason}, and there is no other "
+        "folder that only this user can write to. The way out: export XDG_CACHE_HOME=/a/folder/of/your/own.",
         RuntimeWarning,
         stacklevel=3,
     )

@@ -1,4 +1,4 @@
-"""The event loop in which coroutine functions of a user run: reward functions and tools."""
+"""The event loop for a user's coroutine functions: reward functions and tools."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from contextlib import suppress
 
 
 def user_loop() -> asyncio.AbstractEventLoop:
-    """The loop of this process, in a thread of its own.
+    """The loop of this process, in a separate thread.
 
-    There is one for all steps, because clients that a function keeps open belong to the loop that they began in. A
+    There is one for all steps, because open clients of a function belong to the loop in which they were created. A
     forked process has no threads and gets another loop.
     """
     return _loop(os.getpid())
 
 
 def runs_here() -> bool:
-    """True inside a coroutine of that loop, where waiting for another one would last for ever."""
+    """True inside a coroutine of that loop, where waiting for another one would never end."""
     with suppress(RuntimeError):  # no loop runs in this thread
         return asyncio.get_running_loop() is user_loop()
     return False

@@ -1,18 +1,19 @@
-"""A forked child cannot use MLX, which computes in threads: fork copies none of them."""
+"""A check for forked children, which cannot use MLX: it computes in threads, and fork does not copy them."""
 
 import os
 import sys
 
-_used = False  # whether MLX had computed anything when this process was last forked
-_forked = False  # whether this process is a child of such a fork
+_used = False  # True if MLX had computed anything when this process was last forked
+_forked = False  # True if this process is a child of such a fork
 
 
 def refuse_after_fork() -> None:
-    """Raises RuntimeError in a child that was forked after MLX was used; there, computing would wait for ever."""
+    """Raise RuntimeError in a child that was forked after MLX was used: computing there would never end."""
     if _forked:
         raise RuntimeError(
-            "This process was forked from one that had used MLX, whose threads a fork leaves behind: MLX would wait "
-            "for them for ever. Start a fresh process instead: multiprocessing.get_context('spawn'), or subprocess."
+            "This process was forked from one that had used MLX, and a fork does not copy MLX's threads: MLX would "
+            "wait for them forever. Start a fresh process instead: multiprocessing.get_context('spawn'), or "
+            "subprocess."
         )
 
 

@@ -1,13 +1,14 @@
-"""The folder of the functions that MLX compiles on Linux. Only this user can write to it.
+"""A folder for the functions that MLX compiles on Linux, which only this user can write to.
 
-`mx.compile` has g++ make a shared library of every fused function. MLX looks for it, and puts it, in `mlx/VERSION/cpu`
-under the folder for temporary files, whenever a function is needed that this process has not loaded yet. In a /tmp for
-all, that belongs to the user who came first: everybody else fails to compile, and runs what that user has left there.
+`mx.compile` calls g++ to make a shared library of every fused function. MLX stores it, and looks for it whenever this
+process needs a function for the first time, in `mlx/VERSION/cpu` under the folder for temporary files. In a shared /tmp
+that folder belongs to the first user: everyone else fails to compile, and runs the files that the first user left
+there.
 
-The folder for temporary files is C++'s: TMPDIR, TMP, TEMP, TEMPDIR, the first that is set, else /tmp. Python does not
-know the last of them, so where the first three are not set, TEMPDIR gives a folder to MLX and to nobody else. Where one
-is, and its folder is this user's alone, nothing has to be done. Otherwise TMPDIR is set, but only for C and C++:
-`os.environ` and `tempfile` stay as they are. Programs that are started without an environment of their own get it too.
+C++'s folder for temporary files is the first of TMPDIR, TMP, TEMP and TEMPDIR that is set, else /tmp. Python does not
+use TEMPDIR, so if the first three are not set, TEMPDIR sets a folder for MLX only. If one of them is set, and its
+folder belongs only to this user, nothing needs to be done. Otherwise TMPDIR is set, but only for C and C++:
+`os.environ` and `tempfile` do not change. Programs that are started with this process's C environment inherit it.
 """
 
 import os
@@ -19,16 +20,16 @@ from contextlib import suppress
 from pathlib import Path
 
 UNKNOWN_USER = 65534
-"""Whom files belong to that a container's users do not include: as a rule, the machine's root."""
+"""The owner of files whose user does not exist in a container: usually the machine's root."""
 
 SECONDS_TO_WRITE = 10
 """A compiled function has some 16 kB, which the linker writes within milliseconds."""
 
 
 def use_private_folder() -> tuple[Path | None, str]:
-    """Have MLX keep its compiled functions where only this user can write; -> (folder, one sentence why).
+    """Make MLX store its compiled functions in a private folder; return (folder, the reason in one sentence).
 
-    The folder is None where there is no such place, or, on other systems than Linux, no need for one.
+    The folder is None if there is no such place, or if it is not needed, as on other systems than Linux.
     """
     if sys.platform != "linux":
         return None, "only Linux needs it: elsewhere temporary files are the user's own, or nothing is compiled"
@@ -50,7 +51,7 @@ def use_private_folder() -> tuple[Path | None, str]:
 
 
 def _cache_folder() -> Path:
-    """The kit's own folder in the user's cache, made if it is not there; OSError where it cannot be used."""
+    """The kit's folder in the user's cache, created if necessary. Raises OSError if it cannot be used."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path(os.path.expanduser("~")) / ".cache")
     if not base.is_absolute():
         raise OSError(f"there is no home folder and no XDG_CACHE_HOME ({base})")
@@ -65,7 +66,7 @@ def _cache_folder() -> Path:
 
 
 def _check_private(folder: Path) -> Path:
-    """`folder`, if only this user can write to it or put another in its place; OSError says what is wrong."""
+    """Return `folder` if only this user can write to it or replace it. Raises OSError, which names the problem."""
     found = os.lstat(folder)
     if not stat.S_ISDIR(found.st_mode):
         raise OSError(f"{folder} is no folder of its own")
@@ -85,7 +86,7 @@ def _check_private(folder: Path) -> Path:
 
 
 def _remove_cut_off(folder: Path) -> None:
-    """Delete libraries that a kill or a full disk left half-written: MLX would try to load them for ever after."""
+    """Delete libraries that a kill or a full disk left half-written, or MLX would keep trying to load them."""
     for library in folder.glob("mlx/*/cpu/*.so"):
         with suppress(OSError):  # another process may have renamed this file since it was listed
             if _is_cut_off(library):

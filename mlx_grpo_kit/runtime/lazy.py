@@ -1,4 +1,4 @@
-"""A package whose names are loaded when they are first asked for, so that nobody waits for what is not used."""
+"""A package whose names are loaded on first use, so that importing it is fast and needs only what is used."""
 
 from __future__ import annotations
 
@@ -7,33 +7,25 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
-INSTALL = (
-    "pip install 'mlx_grpo_kit[backends]', or .venv/bin/python -m pip install -c requirements.lock -e '.[backends]'"
-)
-"""How to install the frameworks that training can use beside MLX and torch."""
+from mlx_grpo_kit.runtime.extras import packages_for
 
 
-def lazy_names(
-    package: str, homes: Mapping[str, str], install: str = ""
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """The `__getattr__` and `__dir__` of a package (PEP 562).
+
+    If a module needs a package that is not installed, asking for its name raises an ImportError that names the extra.
 
     Args:
         package: its `__name__`.
-        homes: for each of its names the module that has it, "trainer" or "mlx_grpo_kit.runs.diagnosis".
-        install: how to install what its modules import, for the error where that is missing.
+        homes: for each of its names the module that defines it, "trainer" or "mlx_grpo_kit.runs.diagnosis".
     """
 
     def load(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         home = homes[name]
-        try:
+        with packages_for(name):
             found = getattr(import_module(home if "." in home else f"{package}.{home}"), name)
-        except ModuleNotFoundError as error:
-            if not install or error.name is None or error.name.startswith("mlx_grpo_kit"):
-                raise
-            raise ImportError(f"{name} needs {error.name}, which is not installed. Install it: {install}") from error
         vars(sys.modules[package])[name] = found
         return found
 

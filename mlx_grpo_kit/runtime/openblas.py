@@ -1,12 +1,12 @@
-"""Faster float32 products on AMD processors with AVX-512: OpenBLAS's, which comes with SciPy, in the place of MKL's.
+"""Faster float32 products on AMD processors with AVX-512: those of SciPy's OpenBLAS instead of MKL's.
 
-MKL, which torch brings, uses AVX-512 on Intel's processors only. GFLOP/s on one thread of an AMD EPYC (Zen 5), at
-1024 x 128 x 384: MKL 90, OpenBLAS 200 (and 106 where OPENBLAS_CORETYPE=Haswell holds it to AVX2). In SciPy's wheel the
-names of OpenBLAS begin with "scipy_", where MLX does not look. A few lines of C++ carry `cblas_sgemm`, the one name of
-all products that cost time here, over to it; they are compiled once, where `mx.compile` keeps what it compiles.
+MKL, which comes with torch, uses AVX-512 only on Intel's processors. GFLOP/s on one thread of an AMD EPYC (Zen 5), at
+1024 x 128 x 384: MKL 90, OpenBLAS 200 (and 106 if OPENBLAS_CORETYPE=Haswell limits it to AVX2). In SciPy's wheel the
+names of OpenBLAS begin with "scipy_", which MLX does not look for. A few lines of C++ forward `cblas_sgemm`, through
+which all expensive products go, to it. They are compiled once, into the folder of `mx.compile`'s functions.
 
 Without SciPy's wheel, a compiler, or such a processor nothing changes. torch calls its products by another name, and so
-stays with its MKL.
+keeps its MKL.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ def mkl_leaves_avx512_idle(cpuinfo: str) -> bool:
 
 
 def serve_products(site_packages: Path, kernels: Path | None) -> Path:
-    """Put OpenBLAS's `cblas_sgemm` into the process's global scope; -> the library that has it.
+    """Load OpenBLAS's `cblas_sgemm` into the process's global scope, and return its library.
 
     Its products run on one thread, unless OMP_NUM_THREADS says otherwise.
 
     Args:
-        site_packages: where SciPy is installed.
+        site_packages: the folder in which SciPy is installed.
         kernels: a folder that only this user can write to.
 
     Raises:
-        OSError: something that it takes is not there. Nothing has changed then.
+        OSError: something necessary is missing. Then nothing has changed.
     """
     if not mkl_leaves_avx512_idle(Path("/proc/cpuinfo").read_text()):
-        raise OSError("this is no AMD processor with AVX-512")
+        raise OSError("this is not an AMD processor with AVX-512")
     libraries = sorted(site_packages.glob("scipy.libs/libscipy_openblas-*.so"))
     if not libraries or kernels is None:
         raise OSError("SciPy has no OpenBLAS of its own, or there is no folder to compile in")
@@ -60,13 +60,13 @@ def serve_products(site_packages: Path, kernels: Path | None) -> Path:
         raise OSError(f"{libraries[0]} has no scipy_cblas_sgemm")
     if "OMP_NUM_THREADS" not in os.environ:
         openblas.scipy_openblas_set_num_threads(1)
-    ctypes.CDLL(str(relay)).mlx_grpo_kit_relay_to(openblas.scipy_cblas_sgemm)  # before anybody can find it
+    ctypes.CDLL(str(relay)).mlx_grpo_kit_relay_to(openblas.scipy_cblas_sgemm)  # before anything can find it
     ctypes.CDLL(str(relay), mode=ctypes.RTLD_GLOBAL)
     return libraries[0]
 
 
 def _compiled(folder: Path) -> Path:
-    """The relay as a library in `folder`, compiled if it is not there."""
+    """The relay as a library in `folder`, compiled if necessary."""
     library = folder / f"mlx_grpo_kit-relay-{hashlib.sha256(RELAY.encode()).hexdigest()[:16]}.so"
     if library.exists():
         return library

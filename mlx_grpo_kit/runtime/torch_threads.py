@@ -1,4 +1,4 @@
-"""The number of threads that torch computes with. MKL's number, which MLX shares, stays as it is."""
+"""Set the number of threads that torch computes with, without changing MKL's, which MLX shares."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 
 
 def use_threads(count: int) -> None:
-    """Have torch compute with as many threads when this thread calls it; a thread starts with OpenMP's first number.
+    """Make torch use `count` threads when this thread calls it; a thread starts with OpenMP's first number.
 
-    That is 1 where `mlx_grpo_kit.runtime.blas` has loaded OpenMP for MLX. torch.set_num_threads would set MKL's number
-    too, which the whole process shares, MLX included.
+    That number is 1 if `mlx_grpo_kit.runtime.blas` has loaded OpenMP for MLX. torch.set_num_threads would also set
+    MKL's number, which the whole process shares, including MLX.
     """
     torch_cpu = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     if torch.get_num_threads() != count and torch_cpu.exists():

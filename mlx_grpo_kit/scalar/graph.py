@@ -1,4 +1,4 @@
-"""The order in which a graph of values can be walked."""
+"""The topological order of a graph of values."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 def topological_order(root: Value) -> list[Value]:
     """Every value that `root` was computed from, once, each after its parents; `root` comes last.
 
-    A depth-first search that writes a value down once it has been through all of its parents. What is still to visit
-    stands in a list and not on Python's call stack, which overflows at a chain of a thousand values.
+    This is a depth-first search that lists a value once all of its parents are listed. Values to visit are in a list
+    and not on Python's call stack, which overflows at a chain of a thousand values.
     """
     order, seen, to_visit = [], set(), [root]
     while to_visit:
         node = to_visit.pop()
-        if node is None:  # everything above the next one has been visited
+        if node is None:  # all parents of the next one have been visited
             order.append(to_visit.pop())
         elif node not in seen:
             seen.add(node)

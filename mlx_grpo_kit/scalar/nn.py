@@ -18,7 +18,7 @@ class Module:
         )
 
     def zero_grad(self) -> None:
-        """Forget the gradients. backward() adds to them, so a training step starts with this."""
+        """Reset the gradients to 0. backward() adds to them, so a training step starts with this."""
         for parameter in self.parameters():
             parameter.grad = 0.0
 
@@ -35,7 +35,7 @@ class Neuron(Module):
         self.nonlin = nonlin
 
     def __call__(self, x: Sequence[Value | float]) -> Value:
-        """`nin` numbers -> one Value. Raises ValueError when x has another length."""
+        """`nin` numbers -> one Value. Raises ValueError if x has another length."""
         if len(x) != len(self.w):
             raise ValueError(f"{self!r} has {len(self.w)} weights and got {len(x)} inputs; expected {len(self.w)}.")
         activation = dot(self.w, x, self.b)
@@ -49,7 +49,7 @@ class Neuron(Module):
 
 
 class Layer(Module):
-    """`nout` neurons that look at the same `nin` inputs. One neuron returns a Value, several a list."""
+    """`nout` neurons with the same `nin` inputs. One neuron returns a Value, several return a list."""
 
     def __init__(self, nin: int, nout: int, nonlin: bool = True):
         self.neurons = [Neuron(nin, nonlin) for _ in range(nout)]
@@ -73,7 +73,7 @@ class MLP(Module):
         self.layers = [Layer(sizes[i], sizes[i + 1], nonlin=i != len(nouts) - 1) for i in range(len(nouts))]
 
     def __call__(self, x: Iterable[Value | float]) -> Value | list[Value]:
-        """`nin` numbers -> a Value, or a list of them when the last layer has several neurons."""
+        """`nin` numbers -> a Value, or a list of them if the last layer has several neurons."""
         x = [as_value(number) for number in x]  # once here, not again in each neuron
         for layer in self.layers[:-1]:
             x = [neuron(x) for neuron in layer.neurons]

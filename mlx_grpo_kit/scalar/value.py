@@ -1,4 +1,4 @@
-"""`Value`: a number that remembers how it was computed, and can say how everything before it influenced it."""
+"""`Value`: a number that remembers how it was computed, and how much each number before it influenced it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Value:
         c.backward()            # a.grad is now dc/da = b + 2a = 1.0, b.grad is dc/db = a = 2.0
 
     Where a function has a kink the derivative is torch's: 0 for relu and abs at 0, shared equally by equal values in
-    max and min. What has no result (1 / 0, the logarithm of -1, the square root of -1) raises an error.
+    max and min. Operations without a result (1 / 0, the logarithm of -1, the square root of -1) raise an error.
 
     Attributes:
         data: the number, a float.
@@ -86,9 +86,9 @@ class Value:
     def backward(self) -> None:
         """Add d(self) / d(leaf) to the `grad` of every leaf that self was computed from: reverse-mode differentiation.
 
-        A value hands its gradient on to its parents, times the derivative with respect to each (the chain rule), and
-        only after everything computed from it has handed on its own: hence the topological order. Calling it again adds
-        to the leaves once more, as in torch; the values in between start from 0 each time.
+        A value passes its gradient on to its parents, times the derivative with respect to each (the chain rule). It
+        does so only after everything computed from it has passed on its own gradient, hence the topological order.
+        Another call adds to the leaves again, as in torch; the values in between start from 0 each time.
         """
         order = topological_order(self)
         for node in order:
@@ -175,7 +175,7 @@ class Value:
     def __rpow__(self, other):
         return as_value(other) ** self
 
-    # Values compare by their numbers, as floats do; a set or a dictionary tells two values with equal numbers apart.
+    # Values compare by their numbers, like floats; in a set or a dictionary, two values with equal numbers differ.
 
     def __lt__(self, other):
         return self.data < as_value(other).data
@@ -203,7 +203,7 @@ class Value:
             "exp, log, tanh ... instead of those of math and NumPy; if you only want the number, .data."
         )
 
-    # What micrograd calls them. They are for reading: the graph is in `parents`, the chain rule in `derivatives`.
+    # micrograd's names, for reading only: the graph is in `parents`, the chain rule in `derivatives`.
 
     @property
     def _prev(self) -> set[Value]:
@@ -215,7 +215,7 @@ class Value:
 
     @property
     def _backward(self) -> Callable[[], None]:
-        """Hand the gradient on to the parents, as `backward` does with each value in turn."""
+        """Pass the gradient on to the parents, as `backward` does for each value in turn."""
 
         def hand_on() -> None:
             for parent, derivative in zip(self.parents, self.derivatives, strict=True):
@@ -256,7 +256,7 @@ def dot(weights: Sequence[Value], inputs: Sequence[Value | float], bias: Value |
 
 
 def _result(data: float, op: str, parents: Sequence[Value], derivatives: Sequence[float]) -> Value:
-    """The result of an operation: Value(data, op=op, parents=parents, derivatives=derivatives), in half of the time."""
+    """The result of an operation: Value(data, op=op, parents=parents, derivatives=derivatives), in half the time."""
     value = _new(Value)
     value.data = data if type(data) is float else as_float(data)
     value.grad, value.label, value.op, value.parents, value.derivatives = 0.0, "", op, parents, derivatives
@@ -267,7 +267,7 @@ _new = object.__new__
 
 
 def as_value(number: Value | float) -> Value:
-    """A Value as it is; a number as a new leaf. Raises TypeError for anything else."""
+    """A Value unchanged; a number as a new leaf. Raises TypeError for anything else."""
     return number if isinstance(number, Value) else Value(number)
 
 

@@ -1,6 +1,6 @@
 """Tasks that the policy is trained on: prompts, and rewards that a program can check.
 
-A task knows only text. It hands out problems, scores completions, and keeps some problems back from training:
+A task works only with text. It provides problems, scores completions, and holds some problems out of training:
 
     from mlx_grpo_kit.tasks import Problem, ascii_int, get_task
 
@@ -8,7 +8,7 @@ A task knows only text. It hands out problems, scores completions, and keeps som
         name, max_completion_length = "doubling", 4       # three digits and the end-of-sequence token
 
         def __init__(self):
-            def correct(problems, completions):           # a reward: one number a completion; its name is the metric
+            def correct(problems, completions):           # a reward: one number per completion; its name is the metric
                 return [float(self.is_correct(p, c)) for p, c in zip(problems, completions)]
             self.reward_funcs = [correct]
 
@@ -19,8 +19,8 @@ A task knows only text. It hands out problems, scores completions, and keeps som
 
     trainer = GRPOTrainer(config, params, tokenizer, Doubling(), GRPOConfig())
 
-In the terminal the same class is `--task my_tasks.py:Doubling`, and the rows of a file are `--data problems.jsonl`
-(`RowsTask`). Completions are written by a model and may hold anything at all: read them with `ascii_int`, `as_number`
+In the terminal, use this class with `--task my_tasks.py:Doubling`, and the rows of a file with `--data problems.jsonl`
+(`RowsTask`). Completions are written by a model and may contain anything: read them with `ascii_int`, `as_number`
 or `parse_expression`, which are bounded, and never with `eval`.
 """
 

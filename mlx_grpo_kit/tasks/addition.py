@@ -1,4 +1,4 @@
-"""Addition of two numbers: `12+34=` -> `46`. One right answer, checked by comparing."""
+"""Addition of two numbers: `12+34=` -> `46`. There is one right answer, checked by comparison."""
 
 from collections.abc import Sequence
 
@@ -14,9 +14,9 @@ from mlx_grpo_kit.tasks.task import Problem, RewardFunc
 def correct(problems: Sequence[Problem], completions: Sequence[str]) -> list[float]:
     """1.0 for the exact sum and 0.0 for anything else.
 
-    There is no credit for being close. Within a group of completions a reward only has to tell better from worse, and a
-    policy that is right now and then already gets that from right and wrong; credit for closeness would reward 45 for
-    12+34 as long as its neighbours in the group are further off.
+    There is no credit for being close. Within a group of completions a reward only has to distinguish better from
+    worse. For a policy that is sometimes right, right and wrong already do that. Credit for closeness would reward 45
+    for 12+34 as long as the other answers in the group are further off.
     """
     return [float(_is_sum(problem, completion)) for problem, completion in zip(problems, completions, strict=True)]
 
@@ -26,13 +26,13 @@ def _is_sum(problem: Problem, completion: str) -> bool:
 
 
 class Addition:
-    """Sums of two numbers from 0 to `max_operand`, a tenth of the pairs held out.
+    """Sums of two numbers from 0 to `max_operand`, with a tenth of the pairs held out.
 
-    Both orders of a pair lie on the same side of the split: having memorised 12+34 is no help with any held-out sum.
+    Both orders of a pair are on the same side of the split: memorising 12+34 does not help with any held-out sum.
 
     Args:
         max_operand: the largest number added, 9 to 999.
-        reward_funcs: instead of the default `[correct]`.
+        reward_funcs: functions instead of the default `[correct]`.
     """
 
     name = "addition"
@@ -46,13 +46,13 @@ class Addition:
         unordered = [f"{a}+{b}" for a in range(max_operand + 1) for b in range(a, max_operand + 1)]
         train, held_out = split_by_hash(unordered)
         self._train = np.array(_both_orders(train))  # [number of training prompts, 2]
-        # In hash order again, so that the two orders of a pair do not stand side by side.
+        # Sort in hash order again, so that the two orders of a pair are not adjacent.
         prompts = {f"{a} {b}": (a, b) for a, b in _both_orders(held_out)}
         self._held_out = [prompts[prompt] for prompt in hash_order(prompts)]
 
     @staticmethod
     def problem(a: int, b: int) -> Problem:
-        """The problem `a+b=`, whichever side of the split it lies on."""
+        """The problem `a+b=`, from either side of the split."""
         return Problem(prompt=f"{a}+{b}=", answer=str(a + b), data={"a": a, "b": b})
 
     def sample(self, rng: np.random.Generator, n: int) -> list[Problem]:
@@ -66,7 +66,7 @@ class Addition:
         return _is_sum(problem, completion)
 
     def in_chat(self, *, thinking: bool = False) -> InChat:
-        """The same sums asked in words: `What is 12+34?`, answered in tags, in a box, or in the last line."""
+        """The same sums asked in words: `What is 12+34?`, with the answer in tags, in a box, or in the last line."""
 
         def ask(problem: Problem) -> str:
             return f"What is {problem.data['a']}+{problem.data['b']}? " + IN_TAGS.format("number")
@@ -80,6 +80,6 @@ def _whole_number(completion: str) -> str:
 
 
 def _both_orders(keys: list[str]) -> list[tuple[int, int]]:
-    """Each unordered pair as the one or two prompts it makes."""
+    """The one or two prompts of each unordered pair."""
     pairs = [tuple(map(int, key.split("+"))) for key in keys]
     return [order for a, b in pairs for order in ([(a, b), (b, a)] if a != b else [(a, b)])]

@@ -1,9 +1,9 @@
-"""The answer in what a chat model wrote: behind its thoughts, in tags or a box, and as a number if it is one.
+"""The final answer of a chat model: after its thoughts, in tags or a box, and as a number if it is one.
 
     final_answer("<think>5*3 is 15 ...</think>The sum is <answer>24</answer>")   # "24"
     as_number("1,000") == as_number("1000.0") == Fraction(1000)
 
-Everything is read by search and by bounded patterns; nothing that a model wrote is run.
+Text is only searched and matched by bounded patterns; nothing that a model wrote is run.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import re
 from fractions import Fraction
 
 MAX_CHARACTERS = 1_000_000
-"""A longer text has no answer: what is read of a model's text is bounded."""
+"""The maximum number of characters to read. A longer text counts as having no answer."""
 
 MAX_NUMBER = 64
-"""Characters of a number."""
+"""The maximum number of characters in a number."""
 
 BLANKS = " \t\r\n"
-"""White space around an answer. Python's `strip` takes two dozen other characters for it."""
+"""White space around an answer. Python's `strip` would also remove two dozen other characters."""
 
 _WITH_COMMAS = r"[1-9][0-9]{0,2}(?:,[0-9]{3})+"
 _NUMBER = re.compile(
@@ -29,24 +29,24 @@ _SIGNS = {"\u00d7": "*", "\u00b7": "*", "\u00f7": "/", "\u2212": "-", r"\times":
 
 
 def without_thoughts(text: str) -> str:
-    """The text after `<think>...</think>`; a thought that never ends is cut off from its beginning.
+    """The text after `<think>...</think>`; a thought that never ends is removed.
 
-    `<think>` may be missing, because some templates write it into the prompt.
+    `<think>` may be missing, because some chat templates put it into the prompt.
     """
     return text.rpartition("</think>")[2].partition("<think>")[0]
 
 
 def final_answer(text: str, lines: int = 1) -> str:
-    r"""The answer that a completion ends in, without white space around it; '' where there is none.
+    r"""The final answer of a completion, without white space around it; '' if there is none.
 
-    Thoughts are left out. The answer is in the last `<answer>...</answer>`, in the last `\boxed{...}` (inside the tags,
-    where both exist), or else at the end of the text; after `####`, where that occurs. A tag or a box that never closes
-    does not count. There is one answer, the last, so that a policy cannot give several and be paid for the best.
+    Thoughts are ignored. The answer is in the last `<answer>...</answer>`, in the last `\boxed{...}` (inside the tags,
+    if both exist), or else at the end of the text, after `####` if that occurs. A tag or a box that never closes does
+    not count. Only the last answer counts, so that a policy cannot give several and be rewarded for the best.
 
     Args:
         text: the completion.
-        lines: how many lines the answer has: its last `lines` lines that are not blank. In a box a line break counts as
-            a space, as in LaTeX, unless the answer has several lines.
+        lines: the number of lines in the answer: the last `lines` lines that are not blank. In a box a line break
+            counts as a space, as in LaTeX, unless the answer has several lines.
     """
     if len(text) > MAX_CHARACTERS:
         return ""
@@ -62,7 +62,7 @@ def final_answer(text: str, lines: int = 1) -> str:
 
 
 def _last_box(text: str) -> str | None:
-    r"""The content of the last `\boxed{...}` that closes, with nested braces."""
+    r"""The content of the last closed `\boxed{...}`, which may contain nested braces."""
     end = len(text)
     while (start := text.rfind(r"\boxed{", 0, end)) >= 0:
         depth = 1
@@ -76,13 +76,13 @@ def _last_box(text: str) -> str | None:
 
 
 def as_number(text: str) -> Fraction | None:
-    r"""The number that `text` is, exactly, or None.
+    r"""The exact value of `text` as a number, or None if it is not one.
 
-    Examples: `-3`, `+3`, `1,000`, `1000.0`, `.5`, `3/4`, `1e-5`, `$72`, `\frac{3}{4}`. Commas have to stand before
-    three digits each, digits are ASCII, a minus may be Unicode's, an exponent has at most three digits, and a number at
-    most `MAX_NUMBER` characters. A full stop at the end does not count, nor do `$`, `*` and spaces around the number,
-    as chat models write them, nor a percent sign: `42%` is 42. Only what follows the last equals sign is read:
-    `12 + 34 = 46` is 46.
+    Examples: `-3`, `+3`, `1,000`, `1000.0`, `.5`, `3/4`, `1e-5`, `$72`, `\frac{3}{4}`. Each comma must be followed by
+        three digits, digits are ASCII, a minus sign may be Unicode's, an exponent has at most three digits, and a
+        number at most `MAX_NUMBER` characters. A full stop at the end is ignored, and so are `$`, `*` and spaces around
+        the number, as chat models write them, and a percent sign: `42%` is 42. Only the part after the last equals sign
+        is read: `12 + 34 = 46` is 46.
     """
     text = unadorned(text.rpartition("=")[2] if len(text) <= MAX_CHARACTERS else "")
     text = text.removesuffix("%").removesuffix("\\").rstrip(" \t").replace("\u2212", "-", 1)
@@ -101,7 +101,7 @@ def as_number(text: str) -> Fraction | None:
 
 
 def unadorned(text: str) -> str:
-    """Without the marks that chat models put around a short answer: spaces, `**`, `$`, `\\(`, a full stop."""
+    """The text without the marks that chat models put around a short answer: spaces, `**`, `$`, `\\(`, a full stop."""
     text = text.strip(" \t").removesuffix(".")
     for opening, closing in (("**", "**"), ("$", "$"), (r"\(", r"\)")):
         text = text.removeprefix(opening).removesuffix(closing).strip(" \t")

@@ -1,4 +1,4 @@
-"""Long sums with a calculator: `What is 347+586+941?`, and a tool that knows. One answer is right."""
+"""Long sums with a calculator: `What is 347+586+941?`, and a tool that computes the answer. One answer is right."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def calculate(expression: str) -> str:
 
 
 def correct(problems: Sequence[Problem], completions: Sequence[str]) -> list[float]:
-    """1.0 where the last turn ends in the right sum, 0.0 otherwise."""
+    """1.0 if the last turn ends in the right sum, 0.0 otherwise."""
     return [float(_is_sum(problem, text)) for problem, text in zip(problems, completions, strict=True)]
 
 
@@ -31,13 +31,13 @@ def _is_sum(problem: Problem, completion: str) -> bool:
 
 
 class Calculator:
-    """Sums of three numbers from 100 to 999, a tenth of them held out. The policy may call `calculate`.
+    """Sums of three numbers from 100 to 999, with a tenth of them held out. The policy may call `calculate`.
 
     A tiny model cannot add them in its head. It can copy them into a call, and copy the result into its answer.
 
     Args:
-        reward_funcs: instead of the default `[correct]`.
-        tools: instead of the default `[calculate]`.
+        reward_funcs: functions instead of the default `[correct]`.
+        tools: functions instead of the default `[calculate]`.
     """
 
     name, max_completion_length = "calculator", 160
@@ -48,7 +48,7 @@ class Calculator:
 
     @staticmethod
     def problem(numbers: Sequence[int]) -> Problem:
-        """The problem of adding these numbers, whichever side of the split it lies on."""
+        """The problem of adding these numbers, from either side of the split."""
         asked = [{"role": "user", "content": f"What is {'+'.join(map(str, numbers))}?"}]
         return Problem(asked, str(sum(numbers)), data={"numbers": tuple(map(int, numbers))})
 
@@ -62,12 +62,12 @@ class Calculator:
         return _is_sum(problem, completion)
 
     def _draw(self, rng: np.random.Generator, n: int, held_out: bool) -> list[Problem]:
-        """`n` problems of one side of the split; held-out ones all differ."""
+        """`n` problems from one side of the split; held-out ones are all different."""
         found: dict[tuple[int, ...], Problem] = {}
         problems: list[Problem] = []
         while len(problems) < n:
             numbers = tuple(map(int, rng.integers(100, 1000, 3)))
-            # In any order the same numbers are on the same side.
+            # The same numbers in any order are on the same side.
             if is_held_out("+".join(map(str, sorted(numbers)))) == held_out and not (held_out and numbers in found):
                 found[numbers] = self.problem(numbers)
                 problems.append(found[numbers])

@@ -1,4 +1,4 @@
-"""Calling a task, and not trusting what it returns."""
+"""Calls of a task's methods, with checks of everything that they return."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ T = TypeVar("T")
 
 
 def sample_problems(task: Task, rng: np.random.Generator, n: int) -> list[Problem]:
-    """`n` problems of the training split. Raises TaskError, as the next three do, naming the task and the call."""
+    """`n` problems of the training split.
+
+    Raises TaskError like the next three functions, which names the task and the call.
+    """
     return _problems(task, f"sample(rng, {n})", lambda: task.sample(rng, n), n)
 
 
 def ordered_problems(task: Task, seed: int, start: int, n: int) -> list[Problem]:
-    """`n` problems of the training split from place `start` of its epochs on."""
+    """`n` problems of the training split from position `start` of its epochs on."""
     return _problems(task, f"in_order({seed}, {start}, {n})", lambda: task.in_order(seed, start, n), n)
 
 
 def held_out_problems(task: Task, n: int) -> list[Problem]:
-    """`n` problems that training never sees; of a task that says how many it holds (`num_held_out`), no more."""
+    """`n` problems that training never sees; at most `num_held_out`, if the task has that attribute."""
     n = min(n, getattr(task, "num_held_out", n))
     return _problems(task, f"held_out({n})", lambda: task.held_out(n), n)
 
@@ -36,17 +39,19 @@ def are_correct(task: Task, problems: Sequence[Problem], completions: Sequence[s
 
 
 def _problems(task: Task, call: str, ask: Callable[[], Iterable[Problem]], n: int) -> list[Problem]:
-    problems = _call(task, call, lambda: list(islice(ask(), n + 1)))  # an iterator may have no end
+    problems = _call(task, call, lambda: list(islice(ask(), n + 1)))  # an iterator may be endless
     if len(problems) != n:
         returned = f"more than {n}" if len(problems) > n else f"{len(problems)}"
-        way_out = " If it holds no more back, evaluate with fewer." if call.startswith("held_out") else ""
+        way_out = (
+            " If the task has no more held-out problems, evaluate with fewer." if call.startswith("held_out") else ""
+        )
         raise TaskError(f"Task {task.name!r}: {call} returned {returned} problems; expected {n}.{way_out}")
     for place, problem in enumerate(problems):
         prompt = getattr(problem, "prompt", None)
         if not (isinstance(prompt, str) or is_chat(prompt)):
             raise TaskError(
-                f"Task {task.name!r}: {call} returned {type(problem).__name__} at place {place}; expected a Problem, "
-                "whose prompt is a text, or a list of messages with a role and a content, both texts."
+                f"Task {task.name!r}: {call} returned {type(problem).__name__} at position {place}; expected a Problem "
+                "whose prompt is a string, or a list of messages with a role and a content, both strings."
             )
     return problems
 
@@ -56,5 +61,5 @@ def _call(task: Task, call: str, ask: Callable[[], T]) -> T:
         return ask()
     except TaskError:
         raise
-    except (Exception, SystemExit) as error:  # exit() in a task must not end the program as if all were well
+    except (Exception, SystemExit) as error:  # exit() in a task must not end the program as if it had succeeded
         raise TaskError(f"Task {task.name!r}: {call} raised {type(error).__name__}: {error}") from error

@@ -1,4 +1,4 @@
-"""Tasks by name: the kit's own, and anybody's as `module:Class` or `file.py:Class`."""
+"""Tasks by name: the kit's own, and yours as `module:Class` or `file.py:Class`."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -24,20 +24,20 @@ def get_task(name: str, **args: Any) -> Task:
     """The task called `name`.
 
     Args:
-        name: a key of `TASKS`; `rows` for those of a file, `get_task("rows", path="problems.jsonl")`; or a task of your
-            own, `module:Class` or `path/to/file.py:Class`, imported and called.
-        args: what the task is called with; its own defaults stand for the others.
+        name: a key of `TASKS`; "rows" for the rows of a file, `get_task("rows", path="problems.jsonl")`; or your own
+            task as `module:Class` or `path/to/file.py:Class`, which is imported and called.
+        args: arguments of the task; the others keep their defaults.
 
     Raises:
         ValueError: there is no such task, its file fails, or it does not take `args`.
-        TypeError: what `module:Class` makes lacks a part of the protocol.
+        TypeError: the object that `module:Class` makes lacks a part of the protocol.
     """
     module_name, colon, class_name = name.rpartition(":")
     factory = {**TASKS, "rows": RowsTask.from_file}.get(name)
     if factory is None and not colon:
         raise ValueError(
-            f"Unknown task '{name}'. The kit has {', '.join(sorted(TASKS))}; a task of your own is named module:Class "
-            "or file.py:Class, and rows of a file are given as --data."
+            f"Unknown task '{name}'. The kit has {', '.join(sorted(TASKS))}; name your own task module:Class or "
+            "file.py:Class, and pass the rows of a file with --data."
         )
     if factory is None:
         factory = _import(name, module_name, class_name)
@@ -46,8 +46,8 @@ def get_task(name: str, **args: Any) -> Task:
     except TypeError as error:
         given = ", ".join(f"{key}={value!r}" for key, value in args.items()) or "no arguments"
         takes = f"{class_name or name}{signature(factory)}"
-        raise ValueError(f"Task '{name}' does not take {given}: {error}. It is {takes}.") from error
-    except ValueError:  # something built in, which has no signature to read
+        raise ValueError(f"Task '{name}' does not accept {given}: {error}. Its signature is {takes}.") from error
+    except ValueError:  # a built-in without a readable signature
         pass
     try:
         task = factory(**args)
@@ -71,9 +71,11 @@ def _import(name: str, module_name: str, class_name: str) -> Callable[..., Task]
     path = Path(module_name)
     if not path.is_file():
         raise ValueError(f"Task '{name}': there is no file {path.absolute()}. Expected path/to/my_task.py:MyTask.")
-    spec = spec_from_file_location(f"task_of_one_s_own.{path.stem}", path)  # whatever else is called like the file
+    spec = spec_from_file_location(
+        f"task_of_one_s_own.{path.stem}", path
+    )  # no clash with another module of the file's name
     module = module_from_spec(spec)
-    sys.modules[spec.name] = module  # where pickle and dataclasses look for what the file defines
+    sys.modules[spec.name] = module  # pickle and dataclasses look here for the file's definitions
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
@@ -89,20 +91,20 @@ def _import(name: str, module_name: str, class_name: str) -> Callable[..., Task]
 
 def _exited(name: str, what: object) -> str:
     return (
-        f"Task '{name}': {what} called exit(), which would end the run before it began. If the file is a program too, "
+        f"Task '{name}': {what} called exit(), which would end the run before it starts. If the file is a program too, "
         'put `if __name__ == "__main__":` before that line.'
     )
 
 
 def validate_task(task: object) -> None:
-    """Says what a home-made task still lacks, before a training run finds out.
+    """Check a custom task before training, and report what it lacks.
 
     Raises:
-        TypeError: a member of the `Task` protocol is missing or of the wrong kind, a reward function has neither
-            signature that `RewardFunc` describes, or a tool cannot be shown to a model.
+        TypeError: a member of the `Task` protocol is missing or of the wrong kind, a reward function has neither of the
+            signatures that `RewardFunc` describes, or a tool cannot be described to a model.
     """
     if isinstance(task, str):
-        raise TypeError(f"The task is the text {task!r}; expected a task, such as get_task({task!r}).")
+        raise TypeError(f"The task is the string {task!r}; expected a task, such as get_task({task!r}).")
     if isinstance(task, type):
         raise TypeError(f"The task is the class {task.__name__}; expected one of its instances, {task.__name__}().")
     kind = type(task).__name__
@@ -111,7 +113,7 @@ def validate_task(task: object) -> None:
     if missing:
         raise TypeError(f"{kind} is not a task yet: it lacks {', '.join(missing)} (see mlx_grpo_kit.tasks.Task).")
     if not (isinstance(task.name, str) and task.name):
-        raise TypeError(f"{kind}.name must be a text for logs and checkpoints, not {task.name!r}.")
+        raise TypeError(f"{kind}.name must be a string for logs and checkpoints, not {task.name!r}.")
     for method, arguments in (("sample", "rng, n"), ("held_out", "n"), ("is_correct", "problem, completion")):
         function = getattr(task, method)
         if not callable(function):
@@ -141,6 +143,6 @@ def _can_be_called(function: Callable, arguments: Sequence[str]) -> bool:
         signature(function).bind(*arguments)
     except TypeError:
         return False
-    except ValueError:  # something built in, which has no signature to read
+    except ValueError:  # a built-in without a readable signature
         return True
     return True

@@ -1,9 +1,9 @@
-"""A task as a chat: asked in words, with an instruction, and answered in whatever words end in an answer.
+"""A task as a chat: questions in words, with an instruction, and completions that end in an answer.
 
     task = Addition().in_chat()          # "What is 12+34? ..." -> "... <answer>46</answer>"
 
-A model that was taught to chat continues `12+34=` badly and answers a question well. The tasks of the kit have both
-styles; `train` takes the chat where the model's folder has a chat template.
+A chat model continues `12+34=` badly and answers a question well. The kit's tasks have both styles; `train` uses the
+chat if the model's folder has a chat template.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from mlx_grpo_kit.tasks.signatures import reward_arguments
 from mlx_grpo_kit.tasks.task import Problem, RewardFunc, Task
 
 ANSWER_TOKENS, THINKING_TOKENS = 256, 1024
-"""Tokens of a completion that answers at once, and of one that thinks first (about half of Qwen3-0.6B's thoughts end
-before 256 tokens: https://github.com/huggingface/trl/issues/6263)."""
+"""Maximum tokens of a completion that answers at once, and of one that thinks first (about half of Qwen3-0.6B's
+thoughts end before 256 tokens: https://github.com/huggingface/trl/issues/6263)."""
 
 IN_TAGS = "Answer as <answer>{}</answer>."
 """An instruction: `IN_TAGS.format("number")`."""
 
 
 class InChat:
-    """`task`, whose problems are chats and whose functions get the answer that `read` finds in a completion.
+    """`task` as chats: its functions get the answer that `read` finds in a completion.
 
     Args:
-        task: where problems, rewards and `is_correct` come from; `task-chat` is the name of this one.
-        ask: problem -> what the user says.
-        read: completion -> the answer, in the letters that the task's functions expect.
-        thinking: whether the model thinks first: longer completions, and `enable_thinking` for the template.
-        system: what stands before the user's words, if anything.
-        max_completion_length: tokens; by default as many as an answer, or a thought and an answer, usually takes.
+        task: the source of problems, rewards and `is_correct`; the name of this one is `task-chat`.
+        ask: problem -> the user's message.
+        read: completion -> the answer, in the form that the task's functions expect.
+        thinking: True if the model thinks first: longer completions, and `enable_thinking` for the template.
+        system: the system prompt, if any.
+        max_completion_length: in tokens; by default the usual length of an answer, or of a thought and an answer.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class InChat:
         self.reward_funcs = [self._reading(function) for function in task.reward_funcs]
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("task", "__setstate__"):  # before __init__, as copy and pickle ask
+        if name in ("task", "__setstate__"):  # copy and pickle ask for these before __init__
             raise AttributeError(name)
         return getattr(self.task, name)
 
@@ -67,13 +67,13 @@ class InChat:
 
     @property
     def all_problems(self) -> Callable[[], Iterable[Problem]]:
-        """The task's own `all_problems`; AttributeError if it has none."""
+        """The task's `all_problems`; raises AttributeError if it has none."""
         ask = self.task.all_problems
         return lambda: map(self.put, ask())
 
     @property
     def in_order(self) -> Callable[[int, int, int], list[Problem]]:
-        """The task's own `in_order`; AttributeError if it has none."""
+        """The task's `in_order`; raises AttributeError if it has none."""
         ask = self.task.in_order
         return lambda seed, start, n: [self.put(problem) for problem in ask(seed, start, n)]
 
@@ -81,7 +81,7 @@ class InChat:
         return self.task.is_correct(problem, self._read(completion))
 
     def put(self, problem: Problem) -> Problem:
-        """A problem of the task, asked; one that is a chat already stays as it is."""
+        """A problem of the task as a chat; one that is already a chat is returned unchanged."""
         if not isinstance(problem.prompt, str):
             return problem
         system = [{"role": "system", "content": self._system}] if self._system else []
@@ -98,5 +98,5 @@ class InChat:
             args, kwargs = reward_arguments(function, problems, answers, completion_ids)
             return function(*args, **kwargs)
 
-        del reward.__wrapped__  # its signature is this one, not the function's
+        del reward.__wrapped__  # so that its signature is this one, not the function's
         return reward

@@ -1,8 +1,8 @@
-"""Countdown, the numbers game: `24 from 5 3 9:` -> `3*5+9`. Many answers are right, so only a checker can tell.
+"""Countdown, the numbers game: `24 from 5 3 9:` -> `3*5+9`. Many answers are right, so only a checker can judge them.
 
-The rules here: every given number stands in the expression exactly once, in any order, with `+ - * /` and parentheses,
-and the value is the target, exactly. (The television game lets a player leave numbers out; using them all keeps any
-problem from being trivial.) Each target can be reached with `+ - *` alone; division is accepted, and fractions too.
+The rules here: every given number occurs in the expression exactly once, in any order, with `+ - * /` and parentheses,
+and the value is exactly the target. (The television game lets a player leave numbers out; using them all keeps problems
+from being trivial.) Each target can be reached with `+ - *` alone; division and fractions are accepted too.
 """
 
 from collections.abc import Sequence
@@ -20,15 +20,16 @@ MAX_TARGET = 99
 
 
 def correct(problems: Sequence[Problem], completions: Sequence[str]) -> list[float]:
-    """1.0 for an expression that uses each number once and comes to the target, else 0.0."""
+    """1.0 for an expression that uses each number once and equals the target, else 0.0."""
     return [float(_is_solution(problem, completion)) for problem, completion in zip(problems, completions, strict=True)]
 
 
 def uses_numbers(problems: Sequence[Problem], completions: Sequence[str]) -> list[float]:
-    """0.1 for an expression that uses each number once, whatever it comes to, else 0.0.
+    """0.1 for an expression that uses each number once, whatever its value, else 0.0.
 
-    A stepping stone while right answers are rare: a group of completions that are all wrong has no other way to tell
-    better from worse. It is worth little on purpose: worth as much as `correct`, well-formed nonsense would pay.
+    This is a stepping stone while right answers are rare: in a group of wrong completions nothing else distinguishes
+        better from worse. The reward is small on purpose: if it were as large as that of `correct`, well-formed
+        nonsense would pay.
     """
     pairs = zip(problems, completions, strict=True)
     return [0.1 if _read(problem, completion) is not None else 0.0 for problem, completion in pairs]
@@ -49,14 +50,14 @@ def _is_solution(problem: Problem, completion: str) -> bool:
 
 
 class Countdown:
-    """Targets from 1 to 99 out of `num_numbers` numbers from 1 to `max_number`, a tenth of the games held out.
+    """Targets from 1 to 99 out of `num_numbers` numbers from 1 to `max_number`, with a tenth of the games held out.
 
-    A game is a target and its numbers in whatever order: all orders lie on the same side of the split.
+    A game is a target and its numbers in any order: all orders are on the same side of the split.
 
     Args:
         num_numbers: 2 to 4.
         max_number: 9 to 12.
-        reward_funcs: instead of the default `[correct, uses_numbers]`.
+        reward_funcs: functions instead of the default `[correct, uses_numbers]`.
     """
 
     name = "countdown"
@@ -72,7 +73,7 @@ class Countdown:
         self.max_completion_length = digits + operators + parentheses + eos
         self.reward_funcs = [correct, uses_numbers] if reward_funcs is None else list(reward_funcs)
 
-        self._games: dict[str, Problem] = {}  # by the prompt that names the numbers in rising order
+        self._games: dict[str, Problem] = {}  # by the prompt with the numbers in rising order
         known: dict[tuple[int, ...], dict[int, str]] = {}
         for numbers in combinations_with_replacement(range(1, max_number + 1), num_numbers):
             for target, answer in shortest_solutions(numbers, known).items():
@@ -90,7 +91,7 @@ class Countdown:
 
     @staticmethod
     def problem(target: int, numbers: Sequence[int], answer: str) -> Problem:
-        """The problem `target from numbers:`, whichever side of the split it lies on; `answer` is one solution."""
+        """The problem `target from numbers:`, from either side of the split; `answer` is one solution."""
         prompt = f"{target} from {' '.join(map(str, numbers))}:"
         return Problem(prompt, answer, data={"target": target, "numbers": tuple(numbers)})
 
@@ -105,7 +106,7 @@ class Countdown:
         return _is_solution(problem, completion)
 
     def in_chat(self, *, thinking: bool = False) -> InChat:
-        """The same games asked in words; `5 * 3 + 9 = 24` is an answer too, if what it says is true."""
+        """The same games asked in words; `5 * 3 + 9 = 24` is an answer too, if the equation is true."""
 
         def ask(problem: Problem) -> str:
             *others, last = problem.data["numbers"]
@@ -117,7 +118,7 @@ class Countdown:
 
 
 def _left_of_equals(completion: str) -> str:
-    """The expression of an answer; of `expression = value` only where that is its value."""
+    """The expression of an answer. For `expression = value` the value must be right."""
     expression, equals, value = map(as_expression, final_answer(completion).partition("="))
     if not equals:
         return expression
@@ -135,13 +136,14 @@ def _reordered(game: Problem, numbers: Sequence[int]) -> Problem:
 def shortest_solutions(
     numbers: tuple[int, ...], known: dict[tuple[int, ...], dict[int, str]] | None = None
 ) -> dict[int, str]:
-    """Every whole number that `+ - *` make of all the `numbers`, with a shortest expression for it.
+    """Every whole number that `+ - *` can make from all the `numbers`, with a shortest expression for it.
 
-    Splits the numbers in two in every way, solves both halves and joins each value on the left with each on the right.
+    The function splits the numbers in two in every way, solves both halves, and combines each value on the left with
+    each on the right.
 
     Args:
         numbers: in rising order; each is used exactly once.
-        known: solutions of smaller sets, shared between calls; filled on the way.
+        known: solutions of smaller sets, shared between calls and extended by them.
     """
     known = {} if known is None else known
     if numbers in known:
@@ -169,7 +171,7 @@ def shortest_solutions(
 
 
 def _factor(text: str) -> str:
-    """In parentheses, if it is a sum or a difference outside of any; then it can stand beside `*` or after `-`."""
+    """The text, in parentheses if it is a sum or a difference, so that it can follow `-` or be a factor of `*`."""
     depth = 0
     for character in text:
         depth += (character == "(") - (character == ")")

@@ -1,13 +1,14 @@
-"""Rewards for the form of an answer, whatever it says: a stepping stone where right answers are rare.
+"""Rewards for the form of an answer, whatever its content: a stepping stone while right answers are rare.
 
     from mlx_grpo_kit.tasks.formats import DIGITS, THINK_ANSWER, format_reward, tagged, tags_reward
 
     Addition(reward_funcs=[correct, format_reward(DIGITS, value=0.1)])       # strict: the whole text has the form
-    MyTask(reward_funcs=[correct, tags_reward(value=0.1)])                   # soft: a share for each tag in its place
+    MyTask(reward_funcs=[correct, tags_reward(value=0.1)])                   # soft: a share for each tag in the right
+    place
 
-Worth little beside being right, on purpose: a policy earns the form sooner than the answer, and where the form alone
-pays, it stays with well-formed nonsense (open-r1#373). DeepSeek-R1 (https://arxiv.org/abs/2501.12948, section 2.2.2)
-uses the form with `<think>` and `<answer>`.
+Keep them small compared with the reward for a right answer: a policy learns the form sooner than the answer, and if the
+form alone pays, the policy stays with well-formed nonsense (open-r1#373). DeepSeek-R1
+(https://arxiv.org/abs/2501.12948, section 2.2.2) uses the form with `<think>` and `<answer>`.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from collections.abc import Sequence
 from mlx_grpo_kit.tasks.task import Problem, RewardFunc
 
 MAX_CHARACTERS = 100_000
-"""A longer completion has no form: what is read of a model's text is bounded."""
+"""The maximum number of characters to read. A longer completion counts as having no form."""
 
 DIGITS = re.compile(r"[0-9]{1,3}")
 """The addition task's answers: one to three ASCII digits, and then the end."""
 
 _INSIDE = "((?:(?!</?think>|</?answer>).)*)"  # anything but another tag
 THINK_ANSWER = re.compile(rf"<think>{_INSIDE}</think>\s*<answer>{_INSIDE}</answer>\s*", re.DOTALL)
-"""`<think>reasons</think><answer>result</answer>`, white space between and after them, each tag once."""
+"""`<think>reasons</think><answer>result</answer>`, with white space between and after them, and each tag once."""
 
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 
@@ -33,17 +34,17 @@ TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 def format_reward(
     pattern: str | re.Pattern[str], value: float = 1.0, *, strict: bool = True, name: str = "format"
 ) -> RewardFunc:
-    """A reward function: `value` for a completion of the form of `pattern`, else 0.
+    """Return a reward function: `value` for a completion that matches `pattern`, else 0.
 
     Args:
-        pattern: a regular expression of Python's `re`. Write it so that no two parts can take the same characters:
-            `(a+)+b` takes time that doubles with each `a`, and a policy may find out.
-        value: what the form is worth. Keep it well below what a right answer is worth.
-        strict: whether the whole completion has to be of that form; otherwise it may stand anywhere in it.
-        name: the metric's.
+        pattern: a regular expression of Python's `re`. Write it so that no two parts can match the same characters:
+            `(a+)+b` takes time that doubles with each `a`, and a policy may discover that.
+        value: the reward for the form. Keep it well below the reward for a right answer.
+        strict: True if the whole completion must match; False if the form may occur anywhere in it.
+        name: the name of the metric.
 
     Raises:
-        re.error: the pattern is no regular expression.
+        re.error: the pattern is not a regular expression.
     """
     compiled = re.compile(pattern)
     find = compiled.fullmatch if strict else compiled.search
@@ -56,10 +57,10 @@ def format_reward(
 
 
 def tags_reward(value: float = 1.0, *, tags: Sequence[str] = TAGS, name: str = "tags") -> RewardFunc:
-    """A reward function: the share of `tags` that stand once, each after the one before, times `value`.
+    """Return a reward function: `value` times the share of `tags` that occur once and in order.
 
-    The soft sibling of `format_reward(THINK_ANSWER)`: two completions that both miss the form may still differ. It
-    counts from the left and stops at the first tag that is missing, repeated or out of place.
+    This is the soft version of `format_reward(THINK_ANSWER)`: two completions that both miss the form may still get
+    different rewards. It counts from the left and stops at the first tag that is missing, repeated or out of place.
     """
 
     def share(text: str) -> float:
@@ -81,9 +82,9 @@ def tags_reward(value: float = 1.0, *, tags: Sequence[str] = TAGS, name: str = "
 
 
 def tagged(text: str, tag: str = "answer") -> str | None:
-    """The text between `<tag>` and `</tag>`, without white space around it; None unless there is one pair.
+    """The text between `<tag>` and `</tag>`, without white space around it; None unless there is exactly one pair.
 
-    One, because a policy that may give several answers and be paid for the best of them gives them all.
+    Exactly one, because a policy that may give several answers and is rewarded for the best gives them all.
     """
     opening, closing = f"<{tag}>", f"</{tag}>"
     if len(text) > MAX_CHARACTERS or text.count(opening) != 1 or text.count(closing) != 1:

@@ -11,7 +11,7 @@ from mlx_grpo_kit.tasks.answers import as_number, final_answer
 from mlx_grpo_kit.tasks.task import Problem, RewardFunc
 
 QUESTIONS = 5
-"""Questions after which a game is lost."""
+"""The number of questions after which a game is lost."""
 
 
 class Game:
@@ -19,7 +19,7 @@ class Game:
 
     Attributes:
         questions: guesses so far.
-        found: whether one of them was right.
+        found: True if one of them was right.
     """
 
     def __init__(self, largest: int = 7):
@@ -27,7 +27,7 @@ class Game:
         self.reset(secret=1)
 
     def reset(self, secret: int, **row) -> None:
-        """Begin a game with this hidden number."""
+        """Start a game with this hidden number."""
         self.secret, self.questions, self.found = secret, 0, False
 
     def guess(self, number: int) -> str:
@@ -47,18 +47,18 @@ class Game:
         return "right" if self.found else "higher" if number < self.secret else "lower"
 
     def get_reward(self) -> float:
-        """1 for a number that was found at once, 1/5 less for each further question, and 0 for one that was not."""
+        """1 for a number found with the first question, 1/5 less for each further question, 0 if not found."""
         return 1 - (self.questions - 1) / QUESTIONS if self.found else 0.0
 
 
 class GuessTheNumber:
     """A hidden number from 1 to `largest`, and a tool that says whether it is higher or lower.
 
-    The prompt is the same in every game, so training and held-out games differ in nothing that the policy sees.
+    The prompt is the same in every game, so the policy cannot see a difference between training and held-out games.
 
     Args:
         largest: the largest number that may be hidden.
-        reward_funcs: functions beside the game's own reward.
+        reward_funcs: functions in addition to the game's own reward.
     """
 
     name, max_completion_length = "guess", 176
@@ -79,7 +79,7 @@ class GuessTheNumber:
         return [self.problem(int(secret)) for secret in rng.integers(1, self.largest + 1, n)]
 
     def held_out(self, n: int) -> list[Problem]:
-        """Each number as often as the others, up to one."""
+        """Each number equally often, up to one."""
         return [self.problem(1 + place % self.largest) for place in range(n)]
 
     def is_correct(self, problem: Problem, completion: str) -> bool:

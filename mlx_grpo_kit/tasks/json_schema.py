@@ -1,6 +1,6 @@
-"""A Python function as the JSON schema by which a model is told of it: its name, its arguments, its docstring.
+"""The JSON schema that describes a Python function to a model: its name, its arguments, its docstring.
 
-The schema is the one that `transformers.utils.get_json_schema` makes of the same function.
+The schema equals that of `transformers.utils.get_json_schema` for the same function.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ CHOICES = re.compile(r"\(choices:\s*(.*?)\)\s*$", re.IGNORECASE)
 
 
 class ToolError(TypeError):
-    """A tool or an environment cannot be shown to a model; the message names it and says what it lacks."""
+    """A tool or an environment cannot be described to a model; the message names it and what it lacks."""
 
 
 def get_json_schema(function: Callable) -> dict[str, Any]:
-    """The schema of a function with type hints and a docstring whose section `Args` has a line for each argument.
+    """The schema of a function with type hints and a docstring whose `Args` section has a line for each argument.
 
     A description that ends in `(choices: ["tea", "coffee"])` lists the values that are allowed.
 
     Returns:
-        `{"type": "function", "function": {"name": ..., "description": ..., "parameters": {...}}}`, with "return" where
-        the function says what it returns.
+        `{"type": "function", "function": {"name": ..., "description": ..., "parameters": {...}}}`, with "return" if the
+        docstring describes the result.
 
     Raises:
-        ToolError: the docstring is missing, or an argument has no type hint, no description, or a type that JSON does
-            not have.
+        ToolError: the docstring is missing, or an argument has no type hint, no description, or a type without a JSON
+            equivalent.
     """
     name = getattr(function, "__name__", type(function).__name__)
     doc = inspect.getdoc(function)
     if not doc:
-        raise ToolError(f"Tool {name!r} has no docstring; expected one that says what it does and has a section Args.")
+        raise ToolError(f"Tool {name!r} has no docstring; expected one that describes the tool and has a section Args.")
     description, described, returned = _sections(doc.strip())
     hints = _hints(function, name)
     properties, required = {}, []
@@ -52,7 +52,7 @@ def get_json_schema(function: Callable) -> dict[str, Any]:
         if parameter.name in ("self", "cls") and parameter.annotation is parameter.empty:
             continue
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise ToolError(f"Tool {name!r} takes *{parameter.name}; expected arguments with names, for a model.")
+            raise ToolError(f"Tool {name!r} takes *{parameter.name}; expected named arguments, which a model can give.")
         if parameter.annotation is parameter.empty:
             raise ToolError(f"Argument {parameter.name!r} of tool {name!r} has no type hint; expected one such as int.")
         if parameter.name not in described:
@@ -67,7 +67,7 @@ def get_json_schema(function: Callable) -> dict[str, Any]:
                 values = json.loads(choices.group(1))
             except ValueError as error:
                 raise ToolError(
-                    f"Argument {parameter.name!r} of tool {name!r} has choices that are no JSON ({error}); expected "
+                    f"Argument {parameter.name!r} of tool {name!r} has choices that are not JSON ({error}); expected "
                     'a list such as (choices: ["tea", "coffee"]).'
                 ) from error
             schema["enum"] = [value.strip() if isinstance(value, str) else value for value in values]
@@ -111,7 +111,7 @@ def _sections(doc: str) -> tuple[str, dict[str, str], str | None]:
 def _hints(function: Callable, name: str) -> dict[str, Any]:
     try:
         return get_type_hints(function)
-    except Exception as error:  # a hint in quotes runs whatever it says
+    except Exception as error:  # a hint in quotes may run any code
         raise ToolError(f"The type hints of tool {name!r} cannot be read: {error}.") from error
 
 
@@ -137,8 +137,8 @@ def _schema_of(hint: Any, what: str) -> dict[str, Any]:
     if origin is dict:
         return {"type": "object", "additionalProperties": _schema_of(args[1], what)}
     raise ToolError(
-        f"{what} has the type {hint!r}; expected one that JSON has: int, float, str, bool, list, dict, Literal, an "
-        "Enum, or a union of these."
+        f"{what} has the type {hint!r}; expected one with a JSON equivalent: int, float, str, bool, list, dict, "
+        "Literal, an Enum, or a union of these."
     )
 
 
@@ -153,6 +153,6 @@ def _any_of(schemas: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def _one_of(values: list[Any], what: str) -> dict[str, Any]:
     if not values or not all(type(value) in SCALARS for value in values):
-        raise ToolError(f"{what} allows the values {values!r}; expected texts, numbers, True, False or None.")
+        raise ToolError(f"{what} allows the values {values!r}; expected strings, numbers, True, False or None.")
     names = [*dict.fromkeys(JSON_TYPES[type(value)] for value in values)]
     return {"type": names[0] if len(names) == 1 else names, "enum": values}

@@ -1,9 +1,9 @@
-"""Judging formulas by math-verify, where it is installed (`pip install math-verify`): 1/2 is \\frac{1}{2} is 0.5.
+"""Rewards for formulas, judged by math-verify (`pip install math-verify`): 1/2 is \\frac{1}{2} is 0.5.
 
     task = RowsTask(rows, reward_funcs=[math_verified], is_correct=is_math_equal)
 
-math-verify bounds the time of its comparisons by signals, which only a process's main thread may use, and training may
-go on in another thread. So it runs in a process of its own, which is ended and begun again should it hang.
+math-verify limits the time of its comparisons by signals, which only a process's main thread may use, and training may
+run in another thread. So it runs in a separate process, which is killed and restarted if it hangs.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from mlx_grpo_kit.tasks.answers import MAX_CHARACTERS, without_thoughts
 from mlx_grpo_kit.tasks.task import Problem, TaskError
 
 SECONDS = 20
-"""After which an answer that cannot be judged is wrong. math-verify itself stops earlier wherever it can."""
+"""The time after which an answer that cannot be judged counts as wrong. math-verify usually stops earlier."""
 
 LONGEST = 4_000
-"""Characters from the end of a completion that are looked at."""
+"""The number of characters at the end of a completion that are read."""
 
 
 def math_verified(problems: Sequence[Problem], completions: Sequence[str]) -> list[float]:
-    """1.0 where math-verify finds the answer in the completion, written in whatever way, and 0.0 elsewhere."""
+    """1.0 if math-verify finds the answer in the completion, in any notation, else 0.0."""
     return [float(is_math_equal(problem, text)) for problem, text in zip(problems, completions, strict=True)]
 
 
 def is_math_equal(problem: Problem, completion: str) -> bool:
-    """True if math-verify calls the completion's last formula equal to `problem.answer`. Thoughts are left out.
+    """True if math-verify judges the completion's last formula equal to `problem.answer`. Thoughts are ignored.
 
     Raises:
         TaskError: math-verify is not installed.
@@ -43,7 +43,7 @@ def is_math_equal(problem: Problem, completion: str) -> bool:
 
 
 class _Judge:
-    """A process that answers in the order in which it is asked."""
+    """A process that answers questions in order."""
 
     def __init__(self):
         self._lock = threading.Lock()
@@ -67,7 +67,7 @@ class _Judge:
 
     def _begin(self) -> subprocess.Popen:
         if find_spec("math_verify") is None:
-            raise TaskError("math-verify is not installed. pip install math-verify, or take another reward.")
+            raise TaskError("math-verify is not installed. Run `pip install math-verify`, or use another reward.")
         command = [sys.executable, "-m", "mlx_grpo_kit.tasks.math_verify"]
         pipe = subprocess.PIPE
         return subprocess.Popen(
@@ -79,13 +79,13 @@ _judge = _Judge()
 
 
 def _answer_questions() -> None:
-    """Answer questions until none comes any more: a question per line, `true` or `false` per line."""
+    """Read one question per line until the input ends, and write `true` or `false` for each."""
     from math_verify import parse, verify
 
     answers = sys.stdout
-    sys.stdout = sys.stderr  # whatever a library prints is no answer
+    sys.stdout = sys.stderr  # a library's prints must not count as answers
     for line in sys.stdin:
-        faulthandler.dump_traceback_later(SECONDS, exit=True)  # a thread of C's, which no computation holds up
+        faulthandler.dump_traceback_later(SECONDS, exit=True)  # a C thread, which no computation can block
         try:
             answer, said = json.loads(line)
             right = parse(answer) or parse(f"${answer}$")

@@ -1,8 +1,8 @@
-"""Reading what a model wrote without running it: bounded integers and bounded arithmetic.
+"""Safe reading of a model's text, without running it: bounded integers and bounded arithmetic.
 
-A completion is untrusted text. Python's own tools are too generous for it: `eval` runs programs, `int` takes Arabic
-digits and `' 4_2\\n'`, and `9**9**9` or a million digits would take the machine down. Everything here looks at a
-bounded number of characters, knows only ASCII, and computes exactly.
+A completion is untrusted text. Python's own tools accept too much: `eval` runs programs, `int` accepts Arabic digits
+and `' 4_2\\n'`, and `9**9**9` or a million digits would bring the machine down. Everything here reads a bounded number
+of characters, accepts only ASCII, and computes exactly.
 """
 
 from dataclasses import dataclass
@@ -11,13 +11,14 @@ from fractions import Fraction
 MAX_CHARACTERS = 64
 MAX_DIGITS = 9
 MAX_DEPTH = 16
-_DIGITS = frozenset("0123456789")  # str.isdigit says yes to some 700 other characters
+_DIGITS = frozenset("0123456789")  # str.isdigit accepts some 700 other characters
 
 
 def ascii_int(text: str) -> int | None:
-    """The integer that `text` spells, or None if it spells none.
+    """The integer in `text`, or None if it is not one.
 
-    Accepted: 1 to `MAX_DIGITS` ASCII digits without a leading zero too many, a minus sign before them, spaces around.
+    Accepted: 1 to `MAX_DIGITS` ASCII digits without superfluous leading zeros, a minus sign before them, spaces around
+        them.
     """
     if len(text) > MAX_CHARACTERS:
         return None
@@ -29,7 +30,7 @@ def ascii_int(text: str) -> int | None:
 
 
 class ExpressionError(ValueError):
-    """The text is not an arithmetic expression of the accepted form; the message says where and why."""
+    """The text is not an arithmetic expression of the accepted form; the message names the position and the reason."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,8 @@ class Expression:
     """The value of an expression.
 
     Attributes:
-        value: exact.
-        numbers: the numbers that stand in it, from left to right.
+        value: the exact value.
+        numbers: the numbers in the expression, from left to right.
     """
 
     value: Fraction
@@ -46,28 +47,28 @@ class Expression:
 
 
 def parse_expression(text: str) -> Expression:
-    """Evaluates `+ - * /`, parentheses and whole numbers, exactly, by recursive descent:
+    """Evaluate `+ - * /`, parentheses and whole numbers exactly, by recursive descent:
 
         sum     := product (('+' | '-') product)*
         product := factor (('*' | '/') factor)*
         factor  := number | '(' sum ')'
 
-    There is no power, no sign, no decimal point and no name in the grammar. Spaces may stand between the parts. At most
-    `MAX_CHARACTERS` characters, `MAX_DEPTH` nested parentheses and `MAX_DIGITS` digits a number; so a value has at most
-    `MAX_CHARACTERS` digits above and below its fraction bar.
+    There is no power, no sign, no decimal point and no name in the grammar. Spaces may separate the parts. The limits
+    are `MAX_CHARACTERS` characters, `MAX_DEPTH` nested parentheses and `MAX_DIGITS` digits per number; so a value has
+    at most `MAX_CHARACTERS` digits above and below its fraction bar.
 
     Raises:
-        ExpressionError: the text breaks the grammar or a bound, or divides by zero.
+        ExpressionError: the text violates the grammar or a limit, or divides by zero.
     """
     return _Parser(text).parse()
 
 
 class _Parser:
-    """Holds the place reached in the text and the numbers met on the way."""
+    """The parser's position in the text, and the numbers read so far."""
 
     def __init__(self, text: str):
         if len(text) > MAX_CHARACTERS:
-            raise ExpressionError(f"{len(text)} characters; at most {MAX_CHARACTERS} are read.")
+            raise ExpressionError(f"{len(text)} characters; expected at most {MAX_CHARACTERS}.")
         self.text = text
         self.position = 0
         self.depth = 0

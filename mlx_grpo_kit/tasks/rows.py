@@ -1,12 +1,12 @@
-"""A task out of rows: a list of dictionaries, a file of JSON lines, a data set of Hugging Face's `datasets`.
+"""A task from rows: a list of dictionaries, a file of JSON lines, or a data set of Hugging Face's `datasets`.
 
     task = RowsTask.from_file("problems.jsonl")                                      # {"question": ..., "answer": ...}
-    task = RowsTask(load_dataset("openai/gsm8k", "main")["train"])                   # by your own `datasets`
+    task = RowsTask(load_dataset("openai/gsm8k", "main")["train"])                   # with `datasets` installed
     task = RowsTask(rows, reward_funcs=[mine], is_correct=lambda problem, text: ...)
     task = RowsTask(rows, system="You are a pupil.").in_chat()                       # for a model that chats
 
-GSM8K's answers end in `#### 42` and MATH's hold `\\boxed{42}`: that is their answer. Answers that are numbers are
-compared as numbers. In the terminal: `train --data problems.jsonl`.
+GSM8K's answers end in `#### 42` and MATH's contain `\\boxed{42}`: only that part is the answer. Answers that are
+numbers are compared as numbers. In the terminal: `train --data problems.jsonl`.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from mlx_grpo_kit.tasks.split import split_by_hash
 from mlx_grpo_kit.tasks.task import Problem, RewardFunc, TaskError, is_chat
 
 MAX_LINE = 2**20
-"""Bytes of a line; a longer one is no problem that a small model reads."""
+"""The maximum number of bytes per line; a small model cannot read a longer problem."""
 
 MAX_ROWS = 1_000_000
 PROMPTS, ANSWERS = ("prompt", "question", "problem"), ("answer", "solution", "target")
-"""Columns that are looked for, in this order."""
+"""Names of columns that are tried, in this order."""
 
 
 def correct(problems: Sequence[Problem], completions: Sequence[str]) -> list[float]:
-    """1.0 where the final answer is the row's: the same number, or the same text but for case and blanks."""
+    """1.0 if the final answer is the row's: the same number, or the same text except for case and spaces, else 0.0."""
     return [float(same_answer(problem, text)) for problem, text in zip(problems, completions, strict=True)]
 
 
@@ -53,35 +53,39 @@ def same_answer(problem: Problem, completion: str) -> bool:
 
 
 def _lines(answer: str) -> list[str]:
-    """The lines of an answer that are not blank, without regard to case and to the number of spaces."""
+    """The lines of an answer that are not blank, in lower case and with single spaces."""
     return [" ".join(line.split()).casefold() for line in answer.split("\n") if line.strip()]
 
 
 class RowsTask:
-    """Problems from rows, a tenth of them held out by the hash of their prompt.
+    """Problems from rows, with a tenth of them held out by the hash of their prompt.
 
-    So a question is on the same side however the rows are ordered or added to, up to a few at the border; rows that ask
-    the same are on the same side. The columns of a row are `Problem.data`, and reward functions of TRL's form get them.
+    So a question stays on the same side if you reorder rows or add some, except for a few at the border. Rows with the
+    same prompt are on the same side. The columns of a row are `Problem.data`, and reward functions in TRL's form get
+    them.
 
-    Prompts that are texts are continued as they are. For a model that was taught to chat, give the trainer
-    `RowsTask(rows).in_chat()`: the questions by the folder's chat template, with an instruction on how to answer.
+    Prompts that are strings are continued as they are. For a chat model, give the trainer `RowsTask(rows).in_chat()`:
+    it asks the questions through the folder's chat template, with an instruction on how to answer.
 
     Args:
-        rows: dictionaries, each with a prompt (a text, or a list of messages) and an answer (a text or a number). With
-            reward functions of your own, rows need no answer.
-        reward_funcs: instead of the default `[correct]`.
-        is_correct: (problem, completion) -> bool, instead of the default `same_answer`; it is what accuracy counts.
-        held_out_rows: rows to measure on, such as a data set's own test split; then all of `rows` is for training,
-            but for those that ask the same.
-        prompt, answer: the columns' names; by default the first there is of `PROMPTS` and of `ANSWERS`.
-        system: the system prompt of chats: of rows that are chats and have none, and of the others after `in_chat`.
-        max_completion_length: tokens; by default 256, and 1,024 in a chat where the model thinks.
-        tools, environment_factory: functions that the model may call, and what makes an object for each completion
-            whose methods it may call (mlx_grpo_kit/tasks/tools.py). A row's columns go to `reset`.
+        rows: dictionaries, each with a prompt (a string, or a list of messages) and an answer (a string or a number).
+            With your own reward functions, rows need no answer.
+        reward_funcs: functions instead of the default `[correct]`.
+        is_correct: (problem, completion) -> bool, instead of the default `same_answer`; accuracy is the share for which
+            it is True.
+        held_out_rows: rows for evaluation, such as a data set's test split. Then all of `rows` are for training, except
+            those with the same prompts.
+        prompt, answer: the columns' names; by default the first existing one of `PROMPTS` and of `ANSWERS`.
+        system: the system prompt of chats: for rows that are chats without one, and for other rows after `in_chat`.
+        max_completion_length: in tokens; by default 256, and 1,024 in a chat with thinking.
+        tools: functions that the model may call (mlx_grpo_kit/tasks/tools.py).
+        environment_factory: a callable that makes an object for each completion, whose methods the model may call. A
+            row's columns are passed to its `reset`.
         name: for logs and checkpoints.
 
     Raises:
-        TaskError: a ValueError; no rows, or a row that cannot be used. The message names the row, of a file the line.
+        TaskError (a ValueError): there are no rows, or a row cannot be used. The message names the row, or the line of
+        a file.
     """
 
     def __init__(
@@ -110,7 +114,7 @@ class RowsTask:
             train, held_out = split_by_hash(problems)
             if not train:
                 raise TaskError(
-                    f"{name} has one problem, and one has to be held out; expected at least two that differ."
+                    f"{name} has one problem, and one must be held out; expected at least two different ones."
                 )
             self._held_out = [problem for key in held_out for problem in problems[key]]
         else:
@@ -118,10 +122,10 @@ class RowsTask:
             train = [key for key in problems if key not in held_out]
             if both := sum(len(found) for key, found in problems.items() if key in held_out):
                 warnings.warn(
-                    f"{both} problems of {name} are among the held-out ones; left out of training.", stacklevel=2
+                    f"{both} problems of {name} are also held out, so they are left out of training.", stacklevel=2
                 )
             if not train:
-                raise TaskError(f"All problems of {name} are among the held-out ones; nothing is left to train on.")
+                raise TaskError(f"All problems of {name} are also held out; nothing is left for training.")
             self._held_out = [problem for found in held_out.values() for problem in found]
         self._train = [problem for key in train for problem in problems[key]]
         self.num_held_out, self.num_train = len(self._held_out), len(self._train)
@@ -133,10 +137,10 @@ class RowsTask:
     def from_file(
         cls, path: str | os.PathLike, *, held_out_path: str | os.PathLike | None = None, **settings: Any
     ) -> RowsTask:
-        """Reads a file with a JSON object in each line; `held_out_path` is one of `held_out_rows`.
+        """Read a file with a JSON object in each line; `held_out_path` is a file of `held_out_rows`.
 
         Raises:
-            TaskError: a line is no row; the message has its number.
+            TaskError: a line is not a valid row; the message has its number.
             FileNotFoundError: there is no such file.
         """
         held_out = read_rows(held_out_path) if held_out_path is not None else None
@@ -146,35 +150,35 @@ class RowsTask:
         return [self._train[i] for i in rng.integers(0, len(self._train), n)]
 
     def in_order(self, seed: int, start: int, n: int) -> list[Problem]:
-        """The problems for training from place `start` on, shuffled anew for each epoch: none comes twice in one."""
+        """`n` training problems from position `start` on. Each epoch has every problem once, in a new order."""
         size = len(self._train)
         return [self._train[self._shuffled(seed, place // size)[place % size]] for place in range(start, start + n)]
 
     def _shuffled(self, seed: int, epoch: int) -> np.ndarray:
-        """The order of an epoch; the latest one is remembered."""
+        """The order of an epoch; the latest one is cached."""
         if self._order is None or self._order[0] != (seed, epoch):
             order = np.random.default_rng([seed, epoch]).permutation(len(self._train))
             self._order = (seed, epoch), order
         return self._order[1]
 
     def held_out(self, n: int) -> list[Problem]:
-        """The first `n`, or with a warning as many as there are."""
+        """The first `n` held-out problems, or all of them, with a warning, if there are fewer."""
         if n > self.num_held_out:
-            words = f"'{self.name}' holds {self.num_held_out} problems back, not {n}: accuracy is of those."
+            words = f"'{self.name}' has {self.num_held_out} held-out problems, not {n}: accuracy is measured on those."
             warnings.warn(words, stacklevel=2)
         return self._held_out[:n]
 
     def all_problems(self) -> list[Problem]:
-        """Every problem there is, those for training first. Each knows its row (`Problem.place`)."""
+        """All problems, with those for training first. Each names its row (`Problem.place`)."""
         return [*self._train, *self._held_out]
 
     def is_correct(self, problem: Problem, completion: str) -> bool:
         return self._is_correct(problem, completion)
 
     def in_chat(self, *, thinking: bool = False) -> InChat:
-        """The same rows as chats: the question, and how to write the answer if there is one.
+        """The same rows as chats: the question, with an instruction for the answer if rows have answers.
 
-        Rows that are chats stay as they are.
+        Rows that are already chats are not changed.
         """
         answers = [problem.answer for problem in self._held_out]
         kind = "number" if all(as_number(answer) is not None for answer in answers) else "your answer"
@@ -190,13 +194,13 @@ class RowsTask:
 
 
 class _Line(dict):
-    """A row that knows its place in a file."""
+    """A row with its line number in a file."""
 
     place = ""
 
 
 def read_rows(path: str | os.PathLike) -> Iterator[dict[str, Any]]:
-    """The objects in a file of JSON lines, one by one; empty lines are passed over. Raises as `from_file` does."""
+    """Yield the objects in a file of JSON lines; skip empty lines. Raises the errors of `from_file`."""
     path = Path(path)
     check_regular(path)
     with path.open("rb") as file:
@@ -224,11 +228,11 @@ def read_rows(path: str | os.PathLike) -> Iterator[dict[str, Any]]:
 
 
 def _no_number(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no number")
+    raise ValueError(f"{constant} is not a number")
 
 
 class _Reader(NamedTuple):
-    """Turns rows into problems: the columns' names, the system prompt, and whether each row needs an answer."""
+    """Convert rows to problems, given the columns' names, the system prompt, and whether rows need answers."""
 
     prompt: str | None
     answer: str | None
@@ -236,12 +240,12 @@ class _Reader(NamedTuple):
     needs_answer: bool
 
     def problems(self, rows: Iterable[Mapping[str, Any]], name: str) -> dict[str, list[Problem]]:
-        """The problems of rows by what they ask."""
+        """The problems of rows, grouped by their prompt."""
         if isinstance(rows, (Mapping, str, bytes)) or not isinstance(rows, Iterable):
             splits = ", ".join(map(str, rows)) if isinstance(rows, Mapping) else ""
             raise TaskError(
                 f"The rows of {name} are a {type(rows).__name__}; expected an iterable of dictionaries."
-                + (f" It has the splits {splits}: give one of them." if splits else "")
+                + (f" It has the splits {splits}: pass one of them." if splits else "")
             )
         problems: dict[str, list[Problem]] = {}
         for count, row in enumerate(rows, start=1):
@@ -261,29 +265,29 @@ class _Reader(NamedTuple):
         return problems
 
     def _answer_of(self, row: Mapping[str, Any], where: str) -> str:
-        """The row's answer; '' for a row without one that needs none."""
+        """The row's answer; '' for a row that has none and needs none."""
         if self.needs_answer or self.answer:
             return _answer(row[_column(row, where, "answer", self.answer, ANSWERS)], where)
         found = next((row[each] for each in ANSWERS if each in row), "")
-        with suppress(TaskError):  # a list, say, which only the reward functions can read
+        with suppress(TaskError):  # such as a list, which only the reward functions can read
             return _answer(found, where)
         return ""
 
 
 def _doubts(problems: Sequence[Problem], name: str, judges: bool, rewards: bool) -> Iterator[str]:
-    """Warnings on rows that the default `same_answer`, or the default reward, judges oddly."""
+    """Warnings about rows that the default `same_answer`, or the default reward, would misjudge."""
     if not (judges or rewards):
         return
     if lacking := sum(not problem.answer for problem in problems):
         yield (
-            f"{lacking} of {len(problems)} rows of {name} have no answer, and is_correct is not given: accuracy counts "
-            "every completion of these as wrong. Watch the reward, or give is_correct=..."
+            f"{lacking} of {len(problems)} rows of {name} have no answer, and is_correct is not set: accuracy counts "
+            "every completion of these as wrong. Watch the reward, or set is_correct=..."
         )
     first: dict[str, str] = {}
     if others := sum(first.setdefault(repr(each.prompt), each.answer) != each.answer for each in problems):
         yield (
-            f"{others} of {len(problems)} rows of {name} ask what another row asks, and have another answer: the same "
-            "completion is right in one row and wrong in the other."
+            f"{others} of {len(problems)} rows of {name} have the same prompt as another row but a different answer: "
+            "the same completion is right in one row and wrong in the other."
         )
 
 
@@ -302,46 +306,46 @@ def _prompt(value: Any, where: str) -> str | list[dict[str, Any]]:
     if is_chat(value):
         return [dict(each) for each in value]
     raise TaskError(
-        f"{where} has the prompt {value!r:.60}; expected a text, or a list of messages with a role and a content, both "
-        "texts."
+        f"{where} has the prompt {value!r:.60}; expected a string, or a list of messages with a role and a content, "
+        "both strings."
     )
 
 
 def _key(asked: str | list[dict[str, Any]], where: str) -> str:
-    """The key under which two prompts are one problem. Raises TaskError for what JSON or UTF-8 cannot hold."""
+    """The key that is equal for equal prompts. Raises TaskError for content that JSON or UTF-8 cannot hold."""
     try:
         key = asked if isinstance(asked, str) else json.dumps(asked, sort_keys=True, ensure_ascii=False)
         key.encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise TaskError(f"{where} has a prompt that is no text: {error}.") from error
+        raise TaskError(f"{where} has a prompt that is not valid text: {error}.") from error
     return key
 
 
 def _answer(value: Any, where: str) -> str:
-    """An answer as a short text: what follows `####`, or the content of a box, or all of it."""
+    """An answer as a short string: the part after `####`, or the content of a box, or all of it."""
     if isinstance(value, Real) and not isinstance(value, bool):  # NumPy's numbers too
         return _written_out(value, where)
     right = _short_answer(value, where)
     if not right:
-        raise TaskError(f"{where} has the answer {value!r:.60}, and nothing behind its #### or in its box.")
+        raise TaskError(f"{where} has the answer {value!r:.60}, and nothing after its #### or in its box.")
     return right
 
 
 def _written_out(number: Real, where: str) -> str:
-    """A number as people write it, where that is short: 0.00005 and not 5e-05. Raises TaskError for nan and inf."""
+    """A number as people write it, if that is short: 0.00005 and not 5e-05. Raises TaskError for nan and inf."""
     try:
         text = str(number)
-    except ValueError as error:  # Python writes no whole number of thousands of digits
+    except ValueError as error:  # Python refuses to write integers with thousands of digits
         raise TaskError(f"{where} has an answer that cannot be written: {error}.") from error
     if not (isinstance(number, Rational) or math.isfinite(number)):
-        raise TaskError(f"{where} has the answer {text}; expected a text or a finite number.")
+        raise TaskError(f"{where} has the answer {text}; expected a string or a finite number.")
     written = format(Decimal(text), "f") if "e" in text else text
     return written if len(written) <= MAX_NUMBER else text
 
 
 def _short_answer(value: Any, where: str) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise TaskError(f"{where} has the answer {value!r:.60}; expected a text or a finite number.")
+        raise TaskError(f"{where} has the answer {value!r:.60}; expected a string or a finite number.")
     value = value.rpartition("####")[2]
     if r"\boxed{" not in value:
         return value.strip()

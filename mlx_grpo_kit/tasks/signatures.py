@@ -3,7 +3,7 @@
     def correct(problems, completions): ...                     # the kit's: two lists, by position
     def correct(prompts, completions, answer, **kwargs): ...    # TRL's: everything by name, a list with one value each
 
-It is read off the parameters before a run starts, and never found out by trial.
+The parameters' names decide before a run starts; nothing is called to find out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from mlx_grpo_kit.tasks.task import Problem, TaskError, is_chat
 
 ONLY_IN_TRL = ("trainer_state", "log_extra", "log_metric")
-"""What TRL's trainer also passes, and this kit's does not have."""
+"""Arguments that TRL's trainer passes and this kit's does not."""
 
 FORMS = "(problems, completions), or TRL's (prompts, completions, **kwargs)"
 
@@ -26,14 +26,15 @@ def reward_name(func: Callable) -> str:
 
 
 def takes_names(func: Callable) -> bool:
-    """True if a reward function has TRL's signature and wants its arguments by name.
+    """True if a reward function has TRL's signature and takes its arguments by name.
 
-    It has where a parameter is called `prompts` or `completion_ids`, where `completions` comes first, where there are
-    only parameters by name, and where more than two are required, `completions` among them. A parameter `problems`
-    is the kit's. So `f(prompts, completions)` gets texts, and `f(problems, completions, **kwargs)` gets problems.
+    It has TRL's signature if a parameter is called `prompts` or `completion_ids`, if `completions` comes first, if all
+    parameters are keyword-only, or if more than two are required and one of them is `completions`. A parameter
+    `problems` means the kit's. So `f(prompts, completions)` gets texts, and `f(problems, completions, **kwargs)` gets
+    problems.
 
     Raises:
-        TaskError: the function can be called in neither way; the message says what it takes.
+        TaskError: the function can be called in neither way; the message shows its parameters.
     """
     try:
         signature = inspect.signature(func)
@@ -56,15 +57,15 @@ def takes_names(func: Callable) -> bool:
     )
     if by_name:
         if unknown := [name for name in required if name in ONLY_IN_TRL]:
-            raise TaskError(f"{words}. {unknown[0]} is TRL's own and not passed here: give it a default.")
+            raise TaskError(f"{words}. {unknown[0]} exists only in TRL and is not passed here: give it a default.")
         if nameless := [each.name for each in needed if each.kind is each.POSITIONAL_ONLY]:
-            raise TaskError(f"{words}. {nameless[0]} cannot be given by name, as TRL's arguments are.")
+            raise TaskError(f"{words}. {nameless[0]} cannot be passed by name, as TRL's arguments are.")
         return True
     by_position = {each.name for each in plain}
     extra = [name for name in required if name not in by_position]
     too_few = len(plain) < 2 and inspect.Parameter.VAR_POSITIONAL not in kinds
     if too_few or extra or len([name for name in required if name in by_position]) > 2:
-        raise TaskError(f"{words}. (Values of a dataset's columns come by name, in TRL's form.)")
+        raise TaskError(f"{words}. (In TRL's form, the values of a dataset's columns are passed by name.)")
     return False
 
 
@@ -76,12 +77,12 @@ def reward_arguments(
     messages: Sequence[Sequence[Mapping[str, Any]]] | None = None,
     environments: Sequence[Any] | None = None,
 ) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments of a reward function, those by position and those by name.
+    """The arguments for a reward function: (positional, by name).
 
-    TRL's form gets `prompts`, `completions`, `completion_ids` and `environments` where they are known, `answer`, and
-    each key of `Problem.data` that all problems have, a column `answer` of its own among them: of these the ones that
-    it names, or all if it takes `**kwargs`. Each is a list of its own, because a function may sort what it gets. As in
-    TRL, the completion of a prompt that is a chat is a chat too: `[{"role": "assistant", "content": text}]`, or the
+    TRL's form gets `prompts`, `completions`, `completion_ids` and `environments` if they are known, `answer`, and each
+    key of `Problem.data` that all problems have, including a column named `answer`. Of these it gets the ones that it
+    names, or all if it takes `**kwargs`. Each argument is a new list, because a function may sort its arguments. As in
+    TRL, if a prompt is a chat, its completion is a chat too: `[{"role": "assistant", "content": text}]`, or the
     `messages` of all its turns.
 
     The kit's form gets problems and texts, and `completion_ids`, `messages` and `environments` if it has parameters of
@@ -114,7 +115,7 @@ def reward_arguments(
                 lacks = next(place for place, row in enumerate(rows) if name not in row)
                 why = "no problem has it" if have is None else f"problem {lacks} of {len(rows)} lacks it"
                 raise TaskError(
-                    f"Reward function {reward_name(func)!r} asks for {name!r}, but {why}. All problems have "
+                    f"Reward function {reward_name(func)!r} has a parameter {name!r}, but {why}. All problems have "
                     f"{', '.join(sorted(map(str, columns)))}: the answer and the keys of their data."
                 )
     if any(each.kind is each.VAR_KEYWORD for each in parameters):

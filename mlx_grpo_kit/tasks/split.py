@@ -1,4 +1,4 @@
-"""The split of problems into those that training may see and those that measure it."""
+"""The split of problems into those for training and those for evaluation."""
 
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
@@ -11,18 +11,19 @@ P = TypeVar("P")
 
 
 def hash_order(keys: Iterable[str]) -> list[str]:
-    """The keys in an order as good as shuffled, and the same in every process, platform and version of NumPy."""
+    """The keys in a pseudo-random order that is the same in every process, platform and version of NumPy."""
     return sorted(keys, key=lambda key: blake2b(key.encode(), digest_size=16).digest())
 
 
 def split_by_hash(keys: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Divides keys into training and held-out ones: the first tenth in `hash_order` is held out (at least one).
+    """Divide keys into training and held-out ones: the first tenth in `hash_order` is held out (at least one).
 
     Args:
-        keys: distinct strings. Give two problems one key when knowing one solves the other (12+34 and 34+12).
+        keys: distinct strings. Give two problems the same key if knowing one solves the other (12+34 and 34+12).
 
     Returns:
-        `(train, held_out)`: disjoint, together all the keys, each in hash order: any first `n` are a fair sample.
+        `(train, held_out)`: disjoint, together all the keys, each in hash order, so that the first `n` are always a
+        fair sample.
     """
     ordered = hash_order(keys)
     count = max(1, round(len(ordered) * HELD_OUT_FRACTION))
@@ -30,15 +31,15 @@ def split_by_hash(keys: Iterable[str]) -> tuple[list[str], list[str]]:
 
 
 def take_held_out(task_name: str, problems: Sequence[P], n: int) -> Sequence[P]:
-    """The first `n` of a task's held-out problems, in whatever form it keeps them; TaskError when there are fewer."""
+    """The first `n` of a task's held-out problems, in any form. Raises TaskError if there are fewer."""
     if not 0 <= n <= len(problems):
         raise TaskError(
-            f"held_out({n}) asks for {n} problems, but '{task_name}' holds {len(problems)} back: "
-            f"ask for 0 to {len(problems)}, or make the task larger (a tenth of its problems is held out)."
+            f"held_out({n}) asks for {n} problems, but '{task_name}' has only {len(problems)} held-out problems: ask "
+            f"for 0 to {len(problems)}, or make the task larger (a tenth of its problems is held out)."
         )
     return problems[:n]
 
 
 def is_held_out(key: str) -> bool:
-    """True for a tenth of all keys, by their hash: for problems of which there are too many to list."""
+    """True for a tenth of all keys, by their hash. Use it if there are too many problems to list."""
     return int.from_bytes(blake2b(key.encode(), digest_size=4).digest()) < HELD_OUT_FRACTION * 2**32

@@ -1,4 +1,4 @@
-"""Tool calls in a completion: read strictly, made safely, and answered in every case.
+"""Tool calls in a completion: parsed strictly, run safely, and always answered.
 
 Qwen3 writes a call as JSON between two tokens, and may write several in one turn:
 
@@ -6,8 +6,8 @@ Qwen3 writes a call as JSON between two tokens, and may write several in one tur
     {"name": "add", "arguments": {"a": 1, "b": 2}}
     </tool_call>
 
-Nothing that a model writes is executed but a tool of the task, with the arguments that it was given. A call that cannot
-be read or made is answered by an error message that the model sees.
+Nothing that a model writes is executed except calls of the task's tools. If a call cannot be parsed or run, the answer
+is an error message that the model sees.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mlx_grpo_kit.tasks.answers import without_thoughts
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 CALL = re.compile(f"{OPEN}.*?{CLOSE}", re.DOTALL)
 LONGEST_CALL, LONGEST_RESULT = 2**16, 2**16
-"""Characters of a call and of a result; a longer one is an error that the model is told of."""
+"""The maximum numbers of characters in a call and in a result; a longer one is an error, which the model sees."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class ToolCall:
     """A call as the model wrote it.
 
     Attributes:
-        name: of the tool; "unknown" where it cannot be read.
-        arguments: by name.
-        error: the reason why it cannot be made; None for a well-formed call.
+        name: the name of the tool; "unknown" if it cannot be read.
+        arguments: the arguments by name.
+        error: the reason why it cannot be run; None for a well-formed call.
     """
 
     name: str
@@ -57,8 +57,8 @@ class ToolResult:
 def parse_tool_calls(text: str) -> list[ToolCall]:
     """The calls in the text of a turn, in their order.
 
-    Calls inside of a thought (`<think>...</think>`) do not count. A call has to be a JSON object with a "name", a text,
-    and "arguments", an object; without arguments it has none. Anything else becomes a `ToolCall` with an error.
+    Calls inside a thought (`<think>...</think>`) are ignored. A call must be a JSON object with a "name", a string, and
+    "arguments", an object, which may be missing. Anything else becomes a `ToolCall` with an error.
     """
     calls = []
     rest = without_thoughts(text)
@@ -74,16 +74,16 @@ def parse_tool_calls(text: str) -> list[ToolCall]:
 
 
 def assistant_message(text: str) -> dict[str, Any]:
-    """A turn of the policy as a message of a chat, in the form of TRL: content, thought and well-formed calls apart.
+    """A turn of the policy as a chat message in TRL's form: content, thought and well-formed calls separately.
 
-    A turn with a call that cannot be read is all content.
+    If a call cannot be parsed, the whole turn is content.
     """
     message: dict[str, Any] = {"role": "assistant", "content": text}
     calls = parse_tool_calls(text)
     if any(call.error is not None for call in calls):
         return message
     thought, ends, content = text.rpartition("</think>")
-    if not ends and "<think>" in content:  # a thought that was not ended
+    if not ends and "<think>" in content:  # an unclosed thought
         content, _, thought = content.partition("<think>")
     if thought := thought.removeprefix("<think>").strip():
         message["reasoning_content"] = thought
@@ -118,15 +118,15 @@ def _bad(error: str) -> ToolCall:
 def call_tools(
     calls: Sequence[tuple[Mapping[str, Callable], ToolCall]], timeout: float | None = None
 ) -> list[ToolResult]:
-    """Make calls, each with the tools that it may use, and return their results in the same order.
+    """Run calls, each with the tools that it may use, and return their results in the same order.
 
-    A tool that is a coroutine function runs together with all others of its kind; the rest run one after the other. A
+    Tools that are coroutine functions run concurrently; the others run one after the other. A
     call that fails in any way has the result `{'error': ...}`, as in TRL.
 
     Args:
-        calls: pairs of the tools by name and the call.
-        timeout: seconds that a call may take; a tool that is still running then goes on in its thread, and nobody waits
-            for it. None: no limit.
+        calls: pairs of (tools by name, call).
+        timeout: seconds that a call may take; a tool that is still running then is left alone in its thread. None means
+            no limit.
     """
     outcomes = [_begin(tools, call, timeout) for tools, call in calls]
     waiting = {place: outcome for place, outcome in enumerate(outcomes) if inspect.isawaitable(outcome)}
@@ -151,14 +151,14 @@ def _begin(tools: Mapping[str, Callable], call: ToolCall, timeout: float | None)
     tool = tools[call.name]
     if inspect.iscoroutinefunction(tool):
         try:
-            return tool(**call.arguments)  # wrong arguments are an error here already
+            return tool(**call.arguments)  # wrong arguments raise here, even for coroutine functions
         except Exception as error:
             return _failure_of(error)
     return _in_time(lambda: tool(**call.arguments), timeout)
 
 
 def _in_time(call: Callable[[], Any], timeout: float | None) -> Any:
-    """Call in a thread of its own, because a thread can be left to itself."""
+    """Call in a new thread, which can be abandoned."""
     found: list[Any] = [_Failure(f"no answer within {timeout} seconds")]
 
     def run() -> None:
@@ -186,11 +186,11 @@ async def _all_of(coroutines: Sequence[Any], timeout: float | None) -> list[Any]
 
 
 def _plain(value: Any) -> str | _Failure:
-    """A result as text. Its `__str__` is the user's code too, so this runs under the same guard as the call."""
+    """A result as text. Its `__str__` is also the user's code, so this runs under the same guard as the call."""
     text = str(value)
     if len(text) > LONGEST_RESULT:
         return _Failure(f"the result has {len(text):,} characters; expected at most {LONGEST_RESULT:,}")
-    return text.encode("utf-8", "replace").decode("utf-8")  # half of a surrogate pair has no UTF-8
+    return text.encode("utf-8", "replace").decode("utf-8")  # an unpaired surrogate has no UTF-8 form
 
 
 def _failure_of(error: BaseException) -> _Failure:

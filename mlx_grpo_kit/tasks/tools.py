@@ -1,12 +1,12 @@
-"""The tools and environments of a task: who may be called, and what the model is told of them.
+"""The tools and environments of a task: the functions that a model may call, and their descriptions.
 
     def add(a: int, b: int) -> int: ...              # with type hints and a docstring
     task = RowsTask(rows, tools=[add])
 
     class Game:                                      # one instance per completion
-        def reset(self, **row) -> str | None: ...    # text for the end of the last message
+        def reset(self, **row) -> str | None: ...    # text to append to the last message
         def guess(self, number: int) -> str: ...     # every public method is a tool
-        def get_reward(self) -> float: ...           # one more reward, if it is there
+        def get_reward(self) -> float: ...           # optional: one more reward
     task = RowsTask(rows, environment_factory=Game)
 
 Names and meaning are TRL's.
@@ -24,18 +24,18 @@ from mlx_grpo_kit.tasks.json_schema import ToolError, get_json_schema
 from mlx_grpo_kit.tasks.task import Problem
 
 Environment = Any
-"""An object with `reset(**row)`, public methods that are tools, and perhaps `get_reward()`."""
+"""An object with `reset(**row)`, public methods that are tools, and optionally `get_reward()`."""
 
 
 class TaskTools:
     """The tools of a task, by environment.
 
     Args:
-        tools: functions.
-        environment_factory: a callable that makes an environment, or several by name: a problem's `environment`, in its
-            `data`, then chooses one.
+        tools: functions that the model may call.
+        environment_factory: a callable that makes an environment, or several by name. Then the `environment` in a
+            problem's `data` selects one.
 
-    Raises ToolError for a tool or environment that cannot be shown to a model.
+    Raises ToolError for a tool or environment that cannot be described to a model.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class TaskTools:
         return _by_name([*self.functions.values(), *methods], f"Environment {type(environment).__name__}")
 
     def environments(self, problems: Sequence[Problem]) -> list[Environment | None]:
-        """An environment for each problem, all different; instances are made once and used again by the next call."""
+        """A separate environment for each problem; the next call reuses the same instances."""
         if not self.factories:
             return [None] * len(problems)
         used: dict[str | None, int] = {}
@@ -90,7 +90,7 @@ class TaskTools:
         name = problem.data.get("environment")
         if name not in self.factories:
             raise ToolError(
-                f"The problem {problem.text[:60]!r} has the environment {name!r}; expected one of "
+                f"The problem {problem.text[:60]!r} asks for the environment {name!r}; expected one of "
                 f"{', '.join(sorted(map(repr, self.factories)))}."
             )
         return name
@@ -100,8 +100,8 @@ _OF_TASKS: WeakKeyDictionary[Any, TaskTools | None] = WeakKeyDictionary()
 
 
 def task_tools(task: Any) -> TaskTools | None:
-    """The tools of a task; None if it has none. Raises ToolError as `TaskTools` does."""
-    with suppress(TypeError, KeyError):  # a task that cannot be a key
+    """The tools of a task; None if it has none. Raises ToolError like `TaskTools`."""
+    with suppress(TypeError, KeyError):  # a task that cannot be a dictionary key
         return _OF_TASKS[task]
     tools, factory = getattr(task, "tools", None), getattr(task, "environment_factory", None)
     found = TaskTools(tools or (), factory) if tools or factory is not None else None
@@ -132,7 +132,7 @@ def _reward_of(kind: type) -> Callable:
 
 
 def _methods(environment: Environment) -> list[Callable]:
-    """The public methods, `reset` and `get_reward` left out. The class is asked: a property would run its code."""
+    """The public methods, except `reset` and `get_reward`. They come from the class: a property would run code."""
     names = [name for name, _ in inspect.getmembers(type(environment), inspect.isfunction)]
     return [getattr(environment, name) for name in names if name[0] != "_" and name not in ("reset", "get_reward")]
 

@@ -7,8 +7,8 @@
     loss = T.mean((x @ w.T - y) ** 2)
     loss.backward()
 
-To read it: `tensor.py`, `operators.py`, `function.py` and `graph.py` are the engine; `rules/rule.py` says how an
-operation is written down, `rules/elementwise.py` has the first of them. Values and gradients are torch's, at edges too.
+Where to read: `tensor.py`, `operators.py`, `function.py` and `graph.py` are the engine; `rules/rule.py` defines how to
+write an operation, and `rules/elementwise.py` has the first of them. Values and gradients equal torch's, even at edges.
 """
 
 from mlx_grpo_kit.tensor.tensor import Tensor as Tensor  # isort: skip (first: it loads the operations, which need it)

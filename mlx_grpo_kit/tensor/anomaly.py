@@ -1,4 +1,4 @@
-"""The checks of `detect_anomaly`: the birthplace of a nan, and arrays that changed behind the engine's back."""
+"""The checks of `detect_anomaly`: the origin of a nan, and arrays that were changed without the engine."""
 
 from __future__ import annotations
 
@@ -18,19 +18,22 @@ class AnomalyError(ArithmeticError):
 
 
 def line() -> str:
-    """The line of the reader's program that runs right now: the nearest frame outside of the engine."""
+    """The line of the user's program that is running: the nearest frame outside of the engine."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
         frame = frame.f_back
     path = frame.f_code.co_filename
-    # IPython names a cell by a checksum, which tells a reader nothing; the text of the line does.
+    # IPython names a cell by a checksum, which means nothing to a reader, so the text of the line is shown.
     is_cell = "ipykernel_" in path or path.startswith("<ipython-input")
     text = linecache.getline(path, frame.f_lineno).strip()
     return f"{'a notebook cell' if is_cell else Path(path).name}, line {frame.f_lineno}" + (text and f" (`{text}`)")
 
 
 def check_forward(function: type, arrays: list[np.ndarray | None], output: np.ndarray) -> None:
-    """A nan is nobody's wish, unless it came in; an inf may be one (a mask of -inf before a softmax)."""
+    """Raise AnomalyError for a new nan.
+
+    A nan in the input is passed on, and an inf may be intended (a mask before softmax).
+    """
     if np.isnan(output).any() and not any(np.isnan(array).any() for array in arrays if array is not None):
         index = _first(np.isnan(output))
         inputs = " and ".join(
@@ -46,7 +49,7 @@ def check_forward(function: type, arrays: list[np.ndarray | None], output: np.nd
 
 
 def check_backward(node: Any, grad: np.ndarray, input_grads: list[np.ndarray | None]) -> None:
-    """The first backward to turn a finite gradient into something else is the one to look at."""
+    """Raise AnomalyError for the first backward that turns a finite gradient into nan or inf."""
     if not np.isfinite(grad).all():
         return
     for position, input_grad in enumerate(input_grads):

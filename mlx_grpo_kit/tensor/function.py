@@ -1,6 +1,6 @@
 """`Function`: an operation, made of a forward and a backward over NumPy arrays.
 
-Everything that all operations have in common happens in `apply`: constants, error messages, and recording the graph.
+`apply` does everything that all operations have in common: constants, error messages, and recording the graph.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Context:
-    """The values that `forward` leaves for `backward`, under any names. `needs_input_grad` has a bool per input."""
+    """The values that `forward` saves for `backward`, under any names. `needs_input_grad` has one bool per input."""
 
     saved_names: tuple[str, ...] = ()
 
@@ -50,12 +50,12 @@ class Function:
                 return grad * 2 * ctx.x
 
     Inputs are the positional arguments of apply: tensors, or arrays and numbers, which are constants. Keyword arguments
-    go to forward as they are. Arrays of the caller that forward saves are copied, so the caller may change them. If
+    go to forward as they are. If forward saves arrays of the caller, they are copied, so the caller may change them. If
     NumPy broadcast an input in forward, backward returns its gradient in the broadcast shape, and the engine sums it
     back. None stands for no gradient.
 
     A forward that returns a tuple has several results: apply returns a tuple of tensors, and backward(ctx, *grads) gets
-    one gradient for each result, zeros for a result that nothing was computed from.
+    one gradient for each result, zeros for a result that was not used.
     """
 
     @staticmethod
@@ -73,7 +73,7 @@ class Function:
         """Compute the result, a Tensor or a tuple of them, and record how, if one of the inputs requires a gradient.
 
         Raises:
-            ValueError, IndexError, TypeError: forward cannot do with these inputs; the message has their shapes.
+            ValueError, IndexError, TypeError: forward cannot use these inputs; the message contains their shapes.
         """
         operands = tensor.as_tensors(inputs)
         arrays = [x._data if x is not None else None for x in operands]
@@ -96,7 +96,7 @@ class Function:
 
         for x in operands:
             if x is not None and owner(output._data) is owner(x._data):
-                output._version = x._version  # a view: whoever changes the one changes the other
+                output._version = x._version  # a view: changing one changes the other
         if mode.anomaly:
             anomaly.check_forward(cls, arrays, output._data)
         if mode.recording and True in needs and output.dtype.kind == "f":
@@ -108,7 +108,7 @@ class Function:
 
 
 def _keep(ctx: Context, settings: dict[str, Any]) -> None:
-    """Save a copy where forward saved an array of the caller, such as an index."""
+    """Replace saved arrays of the caller, such as an index, by copies."""
     for setting in settings.values():
         if isinstance(setting, CONTAINERS):
             for attribute, value in vars(ctx).items():
@@ -117,7 +117,7 @@ def _keep(ctx: Context, settings: dict[str, Any]) -> None:
 
 
 class Several:
-    """A Function with several results, for the engine: one result, which holds the floating-point ones in a row."""
+    """A Function with several results in the form that the engine needs: one row of all floating-point results."""
 
     def __init__(self, function: type[Function], arrays: list[np.ndarray]):
         self.__name__, self.__module__, self.function = function.__name__, function.__module__, function
@@ -153,7 +153,7 @@ class Output(Function):
 def _several(
     function: type[Function], ctx: Context, operands: list[Tensor | None], parts: tuple, settings: dict[str, Any]
 ) -> tuple[Tensor, ...]:
-    arrays = [np.array(part) for part in parts]  # in memory of their own: what ctx saved may change with none of them
+    arrays = [np.array(part) for part in parts]  # copies, so that changing them does not change what ctx saved
     floats = [array.ravel() for array in arrays if array.dtype.kind == "f"]
     if mode.anomaly:
         for array in arrays:

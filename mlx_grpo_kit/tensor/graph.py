@@ -1,4 +1,4 @@
-"""The graph that operations leave behind, and the walk back through it.
+"""The graph that operations record, and the backward walk through it.
 
 Three classes of nodes, named as in PyTorch:
 
@@ -6,7 +6,8 @@ Three classes of nodes, named as in PyTorch:
     BackwardFunction  the result of an operation. It turns the gradient of the result into gradients of the inputs.
     Constant          an input that needs no gradient, such as data. The walk does not go there.
 
-What every backward needs happens here, once: gradients wait for each other, broadcasting is undone, shapes are checked.
+This file does once what every backward needs: gradients wait for each other, broadcasting is undone, shapes are
+checked.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Node:
 
 
 class AccumulateGrad(Node):
-    """The end of the way: adds what arrives to the leaf's `.grad`."""
+    """The end of a path: add the gradient to the leaf's `.grad`."""
 
     __slots__ = ("variable",)
 
@@ -50,7 +51,7 @@ class AccumulateGrad(Node):
     hooks = property(lambda self: self.variable._hooks)
     next_functions = ()
 
-    # One leaf is one node, however many operations use it.
+    # A leaf is a single node, no matter how many operations use it.
     def __eq__(self, other):
         return isinstance(other, AccumulateGrad) and other.variable is self.variable
 
@@ -76,14 +77,14 @@ class Constant(Node):
 
 
 class BackwardFunction(Node):
-    """A step of the way back: from the gradient of an operation's result to the gradients of its inputs.
+    """One backward step: from the gradient of an operation's result to the gradients of its inputs.
 
     Attributes:
         next_functions: the nodes of the inputs, in their order.
-        shape: of the operation's result.
-        dtype: of the operation's result.
+        shape: the shape of the operation's result.
+        dtype: the dtype of the operation's result.
         retained_by: the result, if its retain_grad() was called.
-        saved: the arrays of inputs and result that forward kept, and at which version each was.
+        saved: the arrays of inputs and result that forward saved, with their versions.
     """
 
     __slots__ = (
@@ -120,11 +121,11 @@ class BackwardFunction(Node):
 
     @property
     def inputs(self) -> list[AccumulateGrad | BackwardFunction | Constant]:
-        """next_functions without those of arguments that were None, for a picture of the graph."""
+        """next_functions without those of None arguments, for a picture of the graph."""
         return [node for node in self.next_functions if not isinstance(node, Constant) or node.variable is not None]
 
     def apply(self, grad: np.ndarray) -> list[np.ndarray | None]:
-        """One gradient for each input, of its shape and dtype; None where there is none."""
+        """One gradient per input, of its shape and dtype, or None."""
         if self.ctx is None:
             raise AutogradError(
                 f"Trying to backward through the graph a second time: what {self.name()} had saved was freed by the "
@@ -175,11 +176,14 @@ class BackwardFunction(Node):
 
 
 def walk_back(root: AccumulateGrad | BackwardFunction, grad: np.ndarray, retain_graph: bool) -> None:
-    """Hand gradients from node to node. Each waits until all of its own has arrived: hence the topological order."""
+    """Pass gradients from node to node.
+
+    A node waits until its whole gradient has arrived, hence the topological order.
+    """
     grads = {root: grad}
     for node in reversed(topological_order(root)):
         grad = grads.pop(node, None)
-        if grad is None:  # nothing depends on it: a backward on the way returned None
+        if grad is None:  # no gradient arrived: a backward on the way returned None
             continue
         for hook in tuple(node.hooks):
             changed = hook(grad)
@@ -201,14 +205,14 @@ def walk_back(root: AccumulateGrad | BackwardFunction, grad: np.ndarray, retain_
 
 
 def topological_order(root: AccumulateGrad | BackwardFunction) -> list[AccumulateGrad | BackwardFunction]:
-    """Every node that a gradient can reach from `root`, once, each after the nodes it hands on to; `root` comes last.
+    """Every node that a gradient can reach from `root`, once. Each comes after the nodes it passes gradients to.
 
-    What is still to visit stands in a list and not on Python's call stack, which overflows at a thousand operations.
+    Nodes to visit are in a list and not on Python's call stack, which overflows at a thousand operations.
     """
     order, seen, to_visit = [], set(), [root]
     while to_visit:
         node = to_visit.pop()
-        if node is None:  # everything below the next one has been visited
+        if node is None:  # all nodes below the next one have been visited
             order.append(to_visit.pop())
         elif node not in seen:
             seen.add(node)
@@ -241,5 +245,5 @@ def node_of(tensor: Tensor | None) -> AccumulateGrad | BackwardFunction | Consta
 
 
 def add_to_grad(tensor: Tensor, grad: np.ndarray) -> None:
-    """The first gradient is copied: the array may belong to somebody else, and .grad is the reader's to change."""
+    """Add to `.grad`. The first gradient is copied: the array may be used elsewhere, and the user may change .grad."""
     tensor.grad = grad.copy() if tensor.grad is None else np.asarray(tensor.grad + grad)

@@ -1,4 +1,4 @@
-"""Whose memory an array looks at, and how often it was changed in place."""
+"""The owner of an array's memory, and the number of in-place changes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-CONTAINERS = (np.ndarray, list, tuple)  # of numbers; a tuple may hold arrays, as an index does
+CONTAINERS = (np.ndarray, list, tuple)  # a tuple may contain arrays, for example an index
 
 
 def copied(value: Any) -> Any:
-    """A copy of an array, and of the arrays within lists and tuples; anything else as it is."""
+    """A copy of an array, and of the arrays within lists and tuples; anything else unchanged."""
     if isinstance(value, np.ndarray):
         return value.copy()
     return type(value)(map(copied, value)) if type(value) in CONTAINERS else value
@@ -25,11 +25,11 @@ class Version:
         self.count = 0
 
 
-BORROWED = Version()  # of memory that is the caller's: nobody counts its changes
+BORROWED = Version()  # for memory of the caller, whose changes are not counted
 
 
 def owner(array: np.ndarray) -> Any:
-    """The object whose memory a view looks at; the array itself if it has its own."""
+    """The object that owns a view's memory; the array itself if it owns its memory."""
     while (base := getattr(array, "base", None)) is not None:
         array = base
     return array

@@ -1,4 +1,4 @@
-"""The engine's modes: recording the graph, and looking for the birthplace of a nan."""
+"""The engine's modes: recording the graph, and finding the origin of a nan."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 class _Mode(threading.local):
-    """Each thread has its own, so a training run in the background does not feel a no_grad in the notebook."""
+    """The modes of one thread, so that a no_grad in the notebook does not affect a training run in the background."""
 
     recording = True
     anomaly = False
@@ -32,14 +32,14 @@ def no_grad() -> Iterator[None]:
 
 @contextmanager
 def detect_anomaly() -> Iterator[None]:
-    """Stop where a number goes bad, and say where that is. Slow: for looking for an error, not for training.
+    """Raise an error where a nan or inf arises, with the place. It is slow: use it to find an error, not for training.
 
     Inside the block an AnomalyError names the operation, the element and the line of your program
-    - when an operation makes a nan out of numbers that are none,
+    - when an operation makes a nan from other numbers,
     - when the backward of an operation makes a nan or an inf out of a finite gradient,
-    - when an array that an operation saved for its backward has been changed behind the engine's back (x.data[0] = 1).
+    - when an array that an operation saved for its backward has been changed without the engine (x.data[0] = 1).
 
-    The computation and its backward() both have to be inside.
+    Both the computation and its backward() must be inside the block.
     """
     before, mode.anomaly = mode.anomaly, True
     try:

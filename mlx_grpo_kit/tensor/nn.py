@@ -1,4 +1,4 @@
-"""Layers: objects that hold parameters and compute with them. Shapes, names and first weights are torch.nn's.
+"""Layers: objects that hold parameters and compute with them. Shapes, names and initial weights are torch.nn's.
 
     class MLP(nn.Module):
         def __init__(self):
@@ -7,7 +7,7 @@
         def forward(self, x):
             return self.out(T.relu(self.hidden(x)))
 
-Activations and pooling have no parameters and need no layer: they are functions, in a Sequential too.
+Activations and pooling have no parameters and need no layer: they are functions, even in a Sequential.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _random = np.random.default_rng()
 
 
 def manual_seed(seed: int) -> None:
-    """Make the weights of layers built from here on, and what Dropout drops, repeatable."""
+    """Make the initial weights of later layers, and the choices of Dropout, repeatable."""
     global _random
     _random = np.random.default_rng(seed)
 
@@ -37,8 +37,8 @@ def manual_seed(seed: int) -> None:
 class Module:
     """Something with parameters.
 
-    They are found among its attributes: tensors that require a gradient, modules that have some, and lists of modules.
-    Arrays among the attributes are state that is saved but not trained, such as running means.
+    The parameters come from its attributes: tensors that require a gradient, modules, and lists of modules. Arrays
+        among the attributes are state that is saved but not trained, such as running means.
     """
 
     training = True
@@ -50,7 +50,7 @@ class Module:
         return self.forward(*inputs)
 
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
-        """This module and all within, each with what stands before the names of its parameters."""
+        """This module and all modules inside, each with the prefix of its parameters' names."""
         yield prefix, self
         for attribute, value in vars(self).items():
             children = {attribute: value}
@@ -69,7 +69,7 @@ class Module:
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """Names as torch's: "hidden.weight", "blocks.0.weight" in a list, "0.weight" in a Sequential.
 
-        A tensor that has two names comes once, under the first.
+        A tensor with two names occurs once, under the first.
         """
         parameters = {}
         for name, _, _, value in self._named():
@@ -81,12 +81,12 @@ class Module:
         return [parameter for _, parameter in self.named_parameters()]
 
     def zero_grad(self) -> None:
-        """Forget the gradients. backward() adds to them, so a training step starts with this."""
+        """Clear the gradients. backward() adds to them, so a training step starts with this."""
         for parameter in self.parameters():
             parameter.grad = None
 
     def train(self, training: bool = True) -> Module:
-        """Dropout drops and batch norm uses the batch's statistics in training, and not in evaluation: eval()."""
+        """Switch to training: Dropout drops, and batch norm uses the batch's statistics. eval() switches back."""
         for _, module in self.named_modules():
             module.training = training
         return self
@@ -95,8 +95,11 @@ class Module:
         return self.train(False)
 
     def astype(self, dtype: Any) -> Module:
-        """Parameters and state in np.float32, as they are at first, or np.float64. Before an optimizer is made."""
-        converted = {}  # what has two names is still one tensor afterwards
+        """Convert parameters and state to np.float32 (the default) or np.float64.
+
+        Call it before you create an optimizer.
+        """
+        converted = {}  # a tensor with two names is still one tensor afterwards
         for _, module, attribute, value in list(self._named()):
             if id(value) not in converted:
                 converted[id(value)] = (
@@ -114,7 +117,7 @@ class Module:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over numbers from a state_dict, this kit's or torch's. Raises ValueError for other names or shapes."""
+        """Load numbers from a state_dict of this kit or torch. Raises ValueError for other names or shapes."""
         own = {name: value for name, _, _, value in self._named()}
         if not isinstance(state, Mapping):
             raise TypeError(
@@ -142,7 +145,7 @@ class Module:
 
 
 class Linear(Module):
-    """x @ weight.T + bias. weight [out_features, in_features], first uniform within 1 / sqrt(in_features)."""
+    """x @ weight.T + bias. weight [out_features, in_features], initially uniform within 1 / sqrt(in_features)."""
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True):
         _check_sizes(self, in_features=in_features, out_features=out_features)
@@ -238,7 +241,7 @@ class Dropout(Module):
 
 
 class Sequential(Module):
-    """One after the other; modules and functions of one tensor: Sequential(Linear(2, 8), T.relu, Linear(8, 1))."""
+    """Modules and functions, applied one after the other: Sequential(Linear(2, 8), T.relu, Linear(8, 1))."""
 
     def __init__(self, *steps: Callable[[Tensor], Tensor]):
         for position, step in enumerate(steps):

@@ -64,7 +64,7 @@ class Operators:
         return self._in_place(elementwise.div, np.true_divide, other)
 
     def _in_place(self, operation: Callable, ufunc: np.ufunc, other: Any) -> Tensor:
-        """x += y: recorded as x = x + y where it has to be, else (in a step of training) a change of x's numbers."""
+        """x += y: recorded as x = x + y if necessary, else (in a training step) a change of x's numbers."""
         if not _recorded(self, other):
             self.data = ufunc(self.data, _numbers(other), out=self.data, casting="same_kind")
             return self
@@ -75,7 +75,7 @@ class Operators:
             )
         return operation(self, other)
 
-    # A comparison has no gradient: it answers with an array of booleans.
+    # A comparison has no gradient: it returns an array of booleans.
 
     def __lt__(self, other):
         return np.less(self.data, _numbers(other))
@@ -136,11 +136,11 @@ class Operators:
         return shapes.reshape(self, _unpacked(shape))
 
     def transpose(self, *axes: Any) -> Tensor:
-        """The axes in another order, x.transpose(1, 0) or x.transpose((1, 0)); in reverse order without one."""
+        """The axes in another order, x.transpose(1, 0) or x.transpose((1, 0)); without arguments in reverse order."""
         return shapes.transpose(self, _unpacked(axes) if axes else None)
 
     def argmax(self, axis: int | None = None) -> np.ndarray:
-        """The positions of the largest numbers: an array, since there is no gradient."""
+        """The positions of the largest numbers: an array, because there is no gradient."""
         return self.data.argmax(axis)
 
     @property
@@ -175,7 +175,7 @@ class Operators:
         return (self[i] for i in range(len(self)))
 
     def item(self) -> float:
-        """The one number of a tensor that holds one. Raises ValueError for any other size."""
+        """The number in a tensor of size 1. Raises ValueError for any other size."""
         if self.data.size != 1:
             raise ValueError(
                 f"a Tensor with {self.data.size} elements cannot be converted to a number; its shape is {self.shape}."
@@ -193,7 +193,7 @@ class Operators:
             )
         return float(self.item())
 
-    # Text, and what NumPy asks for.
+    # Text, and NumPy's protocols.
 
     def __repr__(self):
         parts = [np.array2string(self.data, separator=", ", precision=4, threshold=100, prefix="Tensor(")]

@@ -1,4 +1,4 @@
-"""Optimizers: what to do with a gradient. Step by step the same numbers as torch.optim."""
+"""Optimizers, with the same numbers as torch.optim in every step."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Optimizer:
             raise ValueError(f"Invalid learning rate: {lr!r}; expected 0 or more.")
 
     def zero_grad(self) -> None:
-        """Forget the gradients. backward() adds to them, so a training step starts with this."""
+        """Clear the gradients. backward() adds to them, so a training step starts with this."""
         for parameter in self.parameters:
             parameter.grad = None
 
@@ -127,7 +127,8 @@ class Adam(Optimizer):
     def adam_update(self, number: int, grad: np.ndarray) -> np.ndarray:
         mean, square, (beta1, beta2) = self.means[number], self.squares[number], self.betas
         self.steps[number] += 1
-        # One array for all that comes: what large parameters cost is memory traffic. (Numbers of shape () become one.)
+        # Use one array for all intermediate results, because large parameters are limited by memory traffic. (Numbers
+        # of shape () become an array.)
         scratch = np.asarray(grad - mean)
         scratch *= 1 - beta1
         mean += scratch
@@ -144,7 +145,7 @@ class Adam(Optimizer):
 
 
 class AdamW(Adam):
-    """Adam with weight decay beside the gradient and not in it: p <- p - lr * weight_decay * p first.
+    """Adam with weight decay separate from the gradient: p <- p - lr * weight_decay * p first.
 
     Loshchilov and Hutter, 2017. The default weight_decay is torch's.
     """

@@ -31,7 +31,7 @@ class Tensor(Operators):
         label: a name for pictures and messages, if you give one.
 
     Raises:
-        TypeError: what was given is no array of numbers, or integers were asked for a gradient.
+        TypeError: the data is not an array of numbers, or a gradient is required of integers.
     """
 
     __slots__ = ("_data", "_hooks", "_requires_grad", "_version", "grad", "grad_fn", "label")

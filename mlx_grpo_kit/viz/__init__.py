@@ -1,10 +1,10 @@
 """Pictures: training curves that grow while you watch, computations as graphs, panels that follow their sliders.
 
-`live/` has what moves while a run goes on, `graphs/` computations as boxes and arrows, `chart.py` and `sheet.py` the
+`live/` has pictures that change during a run, `graphs/` computations as boxes and arrows, `chart.py` and `sheet.py` the
 tools that pictures are drawn with, and `style.py` the colours of them all. The chapters' pictures are in
 `course/chapters/chapter_NN/pictures/`, the widgets in `instruments/`.
 
-Nothing here imports MLX: a picture is made of Python floats and text. Matplotlib, ipywidgets and IPython are imported
+Nothing here imports MLX: pictures are made from Python floats and text. Matplotlib, ipywidgets and IPython are imported
 where they are used, so `import mlx_grpo_kit.viz` is cheap and works in a plain script.
 """
 

@@ -6,7 +6,7 @@ from mlx_grpo_kit.viz.style import BLUE, ORANGE
 
 LOOKS = {
     "passed": ("#1a7f37", "46, 160, 67"),
-    "wrong": (ORANGE, "248, 156, 32"),  # the edge, and the tint behind
+    "wrong": (ORANGE, "248, 156, 32"),  # the edge, and the tint of the background
     "stub": ("#59636e", "140, 149, 159"),
     "hint": (BLUE, "87, 144, 252"),
 }

@@ -1,4 +1,4 @@
-"""Line charts as SVG text: a hundred times as fast as Matplotlib, for what follows a slider or grows while it runs.
+"""Line charts as SVG text: a hundred times as fast as Matplotlib, for pictures that follow sliders or grow in a run.
 
     chart = Chart(640, 300)
     plane = chart.plane(60, 30, 560, 230, x=(0, 10), y=(1e-6, 1), log_y=True, title="error", xlabel="step")
@@ -6,7 +6,7 @@
     plane.legend("upper right")
     show_picture(chart, "The error falls from 1 to 1e-6 in 10 steps.")
 
-Lengths are in pixels. A colour is a hex number, or "ink" or "soft", which follow the page's theme as all text does.
+Lengths are in pixels. A colour is a hex number, or "ink" or "soft", which follow the page's theme like all text.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DARK_STYLE = "".join(
     )
 )
 
-# An attribute for the light theme, which is left where a page removes style sheets; the style sheet for both themes.
+# The attribute is for the light theme, and remains if a page removes style sheets; the style sheet is for both themes.
 STYLE = f"""<style>
 .kit-chart {{--ink: var(--jp-ui-font-color1, #24292f); --soft: var(--jp-ui-font-color2, #59636e);
   --page: var(--jp-layout-color0, #fff); --faint: var(--jp-border-color2, #e0e0e0)}}
@@ -106,16 +106,16 @@ class Chart:
 
 
 class Plane:
-    """An area of a chart with two axes. What lies outside of the limits is cut off.
+    """An area of a chart with two axes. Drawings outside of the limits are cut off.
 
     Args:
-        left, top, width, height: of the area inside the axes; numbers and names stand outside of it.
+        left, top, width, height: the area inside the axes; numbers and names are outside of it.
         x, y: the limits, (low, high).
-        log_x, log_y: whether an axis is logarithmic; its limits are above 0, and smaller numbers lie at its end.
+        log_x, log_y: True for a logarithmic axis; its limits are above 0, and smaller numbers are drawn at its end.
         title, right: words above the area, on the left and, in bold, on the right.
-        xlabel: words below.
-        grid: whether faint lines cross the area at the numbers of the y axis.
-        numbers: whether the x axis has some; without, names may be written there.
+        xlabel: words below the area.
+        grid: True to draw faint lines at the numbers of the y axis.
+        numbers: True to put numbers on the x axis; without them you can write names there.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Plane:
         self.x, self.y, self.log_x, self.log_y = _widened(x), _widened(y), log_x, log_y
         self.title, self.right, self.xlabel, self.ylabel, self.grid = title, right, xlabel, ylabel, grid
         self.numbers = numbers
-        self.lines: dict[str, tuple[list[float], list[float]]] = {}  # by label, what was drawn
+        self.lines: dict[str, tuple[list[float], list[float]]] = {}  # label -> the drawn points
         self.labels: list[tuple[str, str, str, str]] = []  # of the legend: words, colour, style, marker
         self._inside: list[str] = []
         self._above: list[str] = []  # not cut off at the limits
@@ -161,7 +161,7 @@ class Plane:
     ) -> None:
         """A line through points; a coordinate that is not finite is a gap. `label` goes to the legend.
 
-        `halo` sets the line off from values of its own colour below it by an edge of the page's colour.
+        `halo` adds an edge of the page's colour, which separates the line from values of the same colour below it.
         """
         xs, ys = list(xs), list(ys)
         path, pen_down = [], False
@@ -199,7 +199,7 @@ class Plane:
     ) -> None:
         """Markers of `size` pixels: "o" discs, "s" squares, "D" diamonds, "^" and "v" triangles. All are one path.
 
-        `cut` False lets them stand over the edge of the area.
+        With `cut` False they may overlap the edge of the area.
         """
         places = [place for x, y in zip(xs, ys, strict=True) if (place := self._at(x, y)) is not None]
         if places:
@@ -222,7 +222,7 @@ class Plane:
             self._above.append(text(place[0] + dx, place[1] + dy, words, **options))
 
     def legend(self, corner: str = "upper right", *, size: float = 12.0) -> None:
-        """The labels so far, one below the other, in a corner that does not move: "lower left" and so on."""
+        """A legend with the labels so far, in a fixed corner: "lower left" and so on."""
         wide = 40 + CHARACTER * size * max(len(words) for words, *_ in self.labels)
         high = (size + 5) * len(self.labels)
         left = 8 if "left" in corner else self.width - wide - 4
@@ -243,7 +243,7 @@ class Plane:
             self._above.append(text(left + 33, y + size * 0.36, words, size=size))
 
     def parts(self) -> list[str]:
-        """The markup: grid, axes, numbers, what was drawn, and what stands over it."""
+        """The markup: grid, axes, numbers, drawings, and everything on top of them."""
         axes, grid = [], []
         for value, words in ticks(self.x, self.log_x, max(2, int(self.width / 54))) if self.numbers else ():
             at = self._along(value)
@@ -260,7 +260,7 @@ class Plane:
         axes.append(text(self.width / 2, self.height + 33, self.xlabel, size=12, anchor="middle"))
         if self.ylabel:
             axes.append(text(-42, self.height / 2, self.ylabel, size=12, anchor="middle", turned=True))
-        # A nested svg cuts off what lies outside, and needs no name to do so.
+        # A nested svg cuts off everything outside, without needing a name.
         inside = f'<svg width="{self.width:g}" height="{self.height:g}">{"".join(self._inside)}</svg>'
         return [f'<g transform="translate({self.left:g} {self.top:g})">', *grid, inside, *axes, *self._above, "</g>"]
 
@@ -281,7 +281,10 @@ def text(
     bold: bool = False,
     turned: bool = False,
 ) -> str:
-    """Words with their baseline at y. `words` may hold "10^-3": the exponent stands high. `turned` reads upwards."""
+    """Words with their baseline at y.
+
+    `words` may contain "10^-3", which is written with a raised exponent. `turned` text reads upwards.
+    """
     if not words:
         return ""
     color = FOR_WORDS.get(color, color)

@@ -1,4 +1,4 @@
-"""Maps of the errors of a gradient: the difference of two arrays, beside the error for every step."""
+"""Maps of the errors of a gradient: the difference of two arrays, and the error for every step size."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ FLOOR = 1e-18
 
 
 def tiles(array: np.ndarray) -> tuple[np.ndarray, tuple[int, int]]:
-    """(two-dimensional array, (rows, columns) of one tile): how an array of any shape lies on paper.
+    """(two-dimensional array, (rows, columns) of one tile): how to lay out an array of any shape on paper.
 
-    A vector is a row. Of three axes, the matrices of the last two stand side by side; of four, in a table of matrices.
+    A vector is a row. With three axes, the matrices of the last two are side by side; with four, they form a table of
+    matrices.
     """
     if array.ndim <= 2:
         flat = array.reshape(1, -1) if array.ndim < 2 else array
@@ -41,12 +42,12 @@ def draw_map(
     wrong: np.ndarray | None = None,
     zero: float = ROUNDING,
 ) -> None:
-    """An array as coloured cells, blue above 0, orange below, numbers in them where there is room.
+    """An array as coloured cells, blue above 0, orange below, with numbers in them if there is room.
 
     Args:
         limit: the value that has the full colour; the largest if not given, but no less than rounding
         wrong: booleans of the array's shape: these cells get a cross where there is no room for numbers
-        zero: what is smaller is written as 0
+        zero: smaller values are written as 0
     """
     picture, (rows, columns) = tiles(array)
     limit = (
@@ -79,7 +80,7 @@ def draw_map(
 
 
 def short(value: float, zero: float = ROUNDING) -> str:
-    """A number for a small place: two digits, and a bare 0 for what is below `zero`."""
+    """A number in short form: two digits, and a bare 0 for values below `zero`."""
     if not np.isfinite(value):
         return str(value)
     if abs(value) < zero or value == 0:

@@ -1,10 +1,12 @@
-"""An answer that stays hidden until it is asked for, so that a guess comes first, in a stored notebook too."""
+"""An answer that stays hidden until you open it, so that you can guess first, even in a stored notebook."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from html import escape
+
+from mlx_grpo_kit.runtime.extras import packages_for
 
 LOOK = "margin:4px 0;color:var(--jp-ui-font-color1,#24292f)"
 
@@ -13,10 +15,11 @@ LOOK = "margin:4px 0;color:var(--jp-ui-font-color1,#24292f)"
 def fold(summary: str = "Have you made a guess? Open") -> Iterator[None]:
     """Fold the output inside until `summary` is clicked: `with fold(): print(...)`.
 
-    An error inside is raised as usual, after what came before it is shown.
+    An error inside is raised as usual, after earlier output is shown.
     """
-    from IPython.display import display
-    from IPython.utils.capture import capture_output
+    with packages_for("fold"):
+        from IPython.display import display
+        from IPython.utils.capture import capture_output
 
     with capture_output() as captured:
         error = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from mlx_grpo_kit.runtime.extras import packages_for
 from mlx_grpo_kit.viz.picture import new_figure
 from mlx_grpo_kit.viz.style import COLORS, FAINT, INK, LINE_STYLES, MARKERS, ORANGE, SOFT, three_digits
 
@@ -31,7 +32,8 @@ def draw_lines(
         lines: name -> values above 0, as many as x
         levels: name -> height of a dotted line across, to compare with
     """
-    from matplotlib.ticker import LogLocator, NullLocator
+    with packages_for("draw_lines"):
+        from matplotlib.ticker import LogLocator, NullLocator
 
     figure = new_figure(8, 3.9)
     axis = figure.subplots()

@@ -1,4 +1,4 @@
-"""The style sheets and scripts that pictures carry onto a notebook's page, where it lets them run."""
+"""Style sheets and scripts that pictures add to a notebook's page, if it allows them."""
 
 from __future__ import annotations
 

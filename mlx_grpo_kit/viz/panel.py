@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from mlx_grpo_kit.runtime.extras import packages_for
 from mlx_grpo_kit.viz.box import colored_box
 from mlx_grpo_kit.viz.picture import Picture, as_picture, show_live
 
@@ -13,20 +14,21 @@ NOTE = "A still picture. Run the cell to move it."
 
 
 class PictureWidget:
-    """Widgets with a picture among them. Ends a cell, or goes to `display`.
+    """Widgets with a picture. Put it at the end of a cell, or pass it to `display`.
 
-    Besides the widgets it leaves a picture in the notebook, for those who read it where no kernel runs.
+    It also stores a picture in the notebook, for readers without a kernel.
 
     Attributes:
         widget: the box of widgets.
-        picture: what is shown now.
+        picture: the present picture.
     """
 
     widget: Any
     picture: Picture
 
     def __init__(self):
-        import ipywidgets as widgets
+        with packages_for("A panel"):
+            import ipywidgets as widgets
 
         self._page = widgets.HTML()
 
@@ -48,18 +50,18 @@ class PictureWidget:
 
 
 class Panel(PictureWidget):
-    """Controls and the picture they steer.
+    """Controls and the picture that follows them.
 
         panel = Panel(draw_tangent, x=FloatSlider(1.0, min=-2, max=2), h=FloatLogSlider(0.1, min=-8, max=0))
 
-    `set(x=0.5)` moves controls as a hand would, without a browser. A ValueError of `draw` is shown in words over the
-    picture, which stays where it is: a hand may type anything.
+    `set(x=0.5)` changes controls like a user, without a browser. If `draw` raises ValueError, its message covers the top
+    of the picture, which stays where it is, because a user may type anything.
 
     Args:
         draw: called with the controls' values by name; returns a Picture, or (Matplotlib figure or Chart, its words).
-        extra: widgets that stand beside the controls and are not passed to `draw`.
-        limits: called with the controls' values by name before each drawing; returns the largest value that some
-            sliders may have now, by name, so that a slider never stands where the picture cannot follow.
+        extra: widgets next to the controls that are not passed to `draw`.
+        limits: called with the controls' values by name before each drawing; returns the present maximum of some
+            sliders, by name, so that a slider cannot have a value that the picture cannot show.
         controls: ipywidgets by name, each with a `value`.
     """
 
@@ -71,7 +73,8 @@ class Panel(PictureWidget):
         limits: Callable[..., Mapping[str, float]] | None = None,
         **controls: Any,
     ):
-        import ipywidgets as widgets
+        with packages_for("A panel"):
+            import ipywidgets as widgets
 
         super().__init__()
         self.draw, self.controls, self._limits = draw, controls, limits
@@ -102,7 +105,7 @@ class Panel(PictureWidget):
         return {name: control.value for name, control in self.controls.items()}
 
     def _limit(self) -> None:
-        self._is_limiting = True  # a slider that is moved by its new limit is not drawn for by itself
+        self._is_limiting = True  # a slider that its new limit moves does not cause another drawing
         try:
             for name, most in (self._limits(**self.values) if self._limits else {}).items():
                 if self.controls[name].max != most:

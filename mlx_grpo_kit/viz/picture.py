@@ -1,4 +1,4 @@
-"""A picture on a notebook's page, with a description for readers who cannot see it; and the still one of a live thing.
+"""A picture on a notebook's page, with a description for readers who cannot see it; and still pictures of live outputs.
 
 A notebook keeps `metadata["image/png"]["alt"]` and no page shows it, so a Matplotlib figure goes onto the page as
 `<img alt=... src="data:...">` in HTML: JupyterLab, nbconvert and GitHub all keep that.
@@ -14,20 +14,21 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, Protocol
 
+from mlx_grpo_kit.runtime.extras import packages_for
 from mlx_grpo_kit.viz.chart import Chart
 from mlx_grpo_kit.viz.page import CONTROLS, LIVE, PICTURE_STYLE, STILL, STILL_STYLE, UNFOLD
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SCREEN_DPI = 100  # of a picture while it moves; a stored picture has more dots and is shown at the same size
+SCREEN_DPI = 100  # for moving pictures; a stored picture has more dots and is shown at the same size
 STORED_DPI = 150
 SMALLEST_TEXT = 9  # pixels, on a page of any width
 FONT_SIZE = re.compile(r'font-size="([\d.]+)"|font(?:-size)?:\s*([\d.]+)px')
 
 
 class Picture(Protocol):
-    """A picture for a page: markup, and the same in words."""
+    """A picture for a page: markup, and a description in words."""
 
     html: str
     alt: str
@@ -53,9 +54,9 @@ class FigurePicture:
 
 @dataclass
 class SvgPicture:
-    """A drawing as SVG text. In a notebook it shows itself.
+    """A drawing as SVG text, which a notebook displays.
 
-    On a narrow page it shrinks as far as its words can be read, and from there on it scrolls sideways in its box.
+    On a narrow page it shrinks while its words stay readable, and below that it scrolls sideways in its box.
 
     Attributes:
         svg: the picture as text, with its least width.
@@ -110,17 +111,18 @@ def as_picture(drawn: Any, alt: str) -> Picture:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty white figure, `width` by `height` inches, that belongs to nobody.
+    """An empty white figure, `width` by `height` inches, that is not registered anywhere.
 
     It is made without pyplot, which keeps a global list of figures and is not safe to use from a thread.
     """
-    from matplotlib.figure import Figure
+    with packages_for("A picture"):
+        from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), facecolor="white")
 
 
 def to_png(figure: Figure, dpi: int = STORED_DPI) -> bytes:
-    """The figure as the bytes of a PNG file: small ones for keeping, quick ones (SCREEN_DPI) while it moves."""
+    """The figure as the bytes of a PNG file: small ones for storage, fast ones (SCREEN_DPI) for a moving picture."""
     file = io.BytesIO()
     quick = {"compress_level": 1} if dpi <= SCREEN_DPI else {}
     figure.savefig(file, format="png", dpi=dpi, pil_kwargs=quick)
@@ -166,18 +168,19 @@ def show_picture(drawn: Figure | Chart, alt: str) -> None:
     """
     if not alt.strip():
         raise ValueError("show_picture(figure, alt) needs alt: a sentence that says what the picture shows")
-    from IPython.display import display
+    with packages_for("A picture"):
+        from IPython.display import display
 
     display(as_picture(drawn, alt)._repr_mimebundle_(), raw=True)
 
 
 def still(picture: Picture, note: str, table: Any = None) -> dict[str, str]:
-    """The mimebundle of a picture that stands in for the live thing in the output before it.
+    """The mimebundle of the picture that replaces the live output before it.
 
     Args:
-        picture: shown where no kernel runs the live thing.
-        note: a line below it, such as how to get the live thing back.
-        table: stands below them, a CompletionsTable.
+        picture: shown if no kernel runs the live output.
+        note: a line below it, such as how to get the live output back.
+        table: a CompletionsTable below them.
     """
     data = picture._repr_mimebundle_()
     below, words = (table._repr_html_(), f"\n\n{table}") if table else ("", "")
@@ -190,17 +193,18 @@ def still(picture: Picture, note: str, table: Any = None) -> dict[str, str]:
 
 
 def show_live(widget: Any, picture: Picture, note: str, display_ids: tuple[str, str] | None = None) -> None:
-    """Display a widget, and `still(picture, note)` in an output of its own.
+    """Display a widget, and `still(picture, note)` in a separate output.
 
     Args:
         widget: an ipywidgets box; it gets the class that hides the still picture.
-        display_ids: names of the two outputs, for what will be updated.
+        display_ids: names of the two outputs, for later updates.
     """
-    from IPython.display import display
+    with packages_for("A picture"):
+        from IPython.display import display
 
     widget.add_class(LIVE)
     view = widget._repr_mimebundle_()["application/vnd.jupyter.widget-view+json"]
     first, second = display_ids or (None, None)
-    # Without words of its own: a page that shows no widgets shows the next output.
+    # It has no text: a page that does not show widgets shows the next output.
     display({"application/vnd.jupyter.widget-view+json": view, "text/plain": ""}, raw=True, display_id=first)
     display(still(picture, note), raw=True, display_id=second)

@@ -14,14 +14,14 @@ GRID = "#c9c9c9"
 class Sheet:
     """An area of a chart with square cells, row 0 at the top: `chart.add(Sheet(15, 55, 285, image, grays(1)))`.
 
-    The cells keep their colours in the dark theme, and what is written in them is black or white as it reads best.
+    The cells keep their colours in the dark theme, and their text is black or white, whichever is more readable.
 
     Args:
         left, top, side: pixels; the longer side of the matrix is `side` long, unless its cells would exceed `most`.
         numbers: [R, C]
-        color: from a number to a colour, such as `grays(1)`.
-        title, below: words above the cells and under them.
-        below_color: of these words.
+        color: a function from a number to a colour, such as `grays(1)`.
+        title, below: text above and below the cells.
+        below_color: the colour of the text below.
         most: pixels, the largest side of a cell.
 
     Attributes:
@@ -97,7 +97,7 @@ class Sheet:
 
 
 def shades(low: float, high: float, colors: Sequence[str]) -> Callable[[float], str]:
-    """From numbers to colours: `colors` are hex, the first at `low`, the last at `high`, what lies between is mixed."""
+    """A function from numbers to colours: `colors` are hex, from `low` to `high`, mixed in between."""
     stops = [_rgb(color) for color in colors]
 
     def color(number: float) -> str:
@@ -111,7 +111,7 @@ def shades(low: float, high: float, colors: Sequence[str]) -> Callable[[float], 
 
 
 def grays(ink: float) -> Callable[[float], str]:
-    """From white at 0 to black at `ink`."""
+    """A function to shades of grey: white at 0, black at `ink`."""
     return shades(0, ink, ("#ffffff", "#000000"))
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mlx_grpo_kit.runtime.extras import packages_for
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.colors import Colormap
@@ -58,7 +60,8 @@ def plain_axes(axis: Axes, labelsize: float = 8) -> None:
 
 def two_sided() -> Colormap:
     """From orange through white to blue: blue is positive, in every picture."""
-    from matplotlib.colors import LinearSegmentedColormap
+    with packages_for("two_sided"):
+        from matplotlib.colors import LinearSegmentedColormap
 
     return LinearSegmentedColormap.from_list("two sides", [NEGATIVE, ZERO, POSITIVE])
 

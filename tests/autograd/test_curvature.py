@@ -91,7 +91,7 @@ def test_the_parameters_stay_as_they_are():
 
 def test_a_vector_that_does_not_fit():
     params = in_mlx(NUMBERS)
-    with pytest.raises(GradientError, match="different names: 'b' is in one of them only"):
+    with pytest.raises(GradientError, match="different names: 'b' is only in one of them"):
         hvp(loss_mlx, params, {name: value for name, value in params.items() if name != "b"})
     with pytest.raises(GradientError, match=r"vector\['w'\] has shape \(2, 3\); the parameter has \(3, 2\)"):
         hvp(loss_mlx, params, params | {"w": mx.ones((2, 3))})
@@ -118,15 +118,15 @@ A = {"a": mx.array([1.0, 2.0])}
 @pytest.mark.parametrize(
     ("params", "vector", "message"),
     [
-        (A, None, "Directions came as NoneType; expected a dictionary"),
-        (A, A["a"], "Directions came as array"),
+        (A, None, "Directions have type NoneType; expected a dictionary"),
+        (A, A["a"], "Directions have type array"),
         (A, {"a": [1.0, 2.0]}, "Direction 'a' has type list"),
         (A, {"a": mx.array([1, 2])}, "Direction 'a' has dtype mlx.core.int32"),
         (A, {"a": mx.array([1 + 1j, 0])}, "Direction 'a' has dtype mlx.core.complex64"),
         (A, {1: A["a"], "a": A["a"]}, "different names"),
-        (A["a"], A, "Parameters came as array"),
-        ([A["a"]], A, "Parameters came as list"),
-        ({"a": mx.zeros((0,))}, A, r"shape \(0,\): there is no number"),
+        (A["a"], A, "Parameters have type array"),
+        ([A["a"]], A, "Parameters have type list"),
+        ({"a": mx.zeros((0,))}, A, r"shape \(0,\), so it is empty"),
     ],
 )
 def test_what_is_no_direction_or_no_parameter_is_told(params, vector, message):

@@ -152,6 +152,6 @@ def test_lines_of_code(tmp_path):
 
 
 def test_names_on_one_side_only():
-    with pytest.raises(KeyError, match="'b' is on one side only"):
+    with pytest.raises(KeyError, match="'b' is only on one side"):
         relative_difference({"a": np.ones(1), "b": np.ones(1)}, {"a": np.ones(1)})
     assert relative_difference({"a": np.array([3.0, 5.0])}, {"a": np.array([3.0, 4.0])}) == pytest.approx(0.2)

@@ -162,7 +162,7 @@ class TestBatchesThatAreRefused:
     def test_what_the_loss_function_needs_and_the_batch_lacks(self, framework, tmp_path):
         backend = framework.make(tmp_path, lambda logits, labels, loss_mask, *, advantages: logits.sum())
         words = (
-            "missing a required .*argument: 'advantages'. It gets .* by keyword whatever else the batch holds: nothing"
+            "missing a required .*argument: 'advantages'. It gets .* by keyword everything else in the batch: nothing"
         )
         with pytest.raises(TypeError, match=words):
             backend.forward_backward(framework.batch())
@@ -186,7 +186,7 @@ class TestFailures:
             (lambda loss, logits: loss.reshape(1), r"The loss has shape \(1,\); expected a scalar"),
             (lambda loss, logits: None, "returned NoneType; expected a scalar"),
             (lambda loss, logits: 1.0, r"returned float; expected a scalar .* Leave out \.item"),
-            (lambda loss, logits: (loss, 1.0), "The metrics came as float"),
+            (lambda loss, logits: (loss, 1.0), "The metrics have type float"),
             (lambda loss, logits: (loss, {"text": "x"}), "Metric 'text' is of type str"),
             (lambda loss, logits: (loss, {"loss": loss * 0}), "a metric 'loss'; the backend has its own"),
             (lambda loss, logits: (loss, {"grad_norm": loss}), "a metric 'grad_norm'; the backend has its own"),
@@ -276,7 +276,7 @@ class TestFailures:
 
     def test_a_step_without_gradient_is_refused_and_the_backend_goes_on(self, framework, backend):
         for _ in range(2):
-            with pytest.raises(RuntimeError, match="There is no gradient to take a step with") as raised:
+            with pytest.raises(RuntimeError, match="There is no gradient for a step") as raised:
                 backend.optim_step().wait()
             assert not isinstance(raised.value, TrainingError)
             backend.forward_backward(framework.batch()).wait()
@@ -365,7 +365,7 @@ class TestLoadingWeights:
             backend.load_weights(change(first_weights())).wait()
         for name, array in numpy_weights(backend.get_weights().wait()).items():
             np.testing.assert_array_equal(array, first_weights()[name])
-        with pytest.raises(TypeError, match="weights came as list"):
+        with pytest.raises(TypeError, match="weights have type list"):
             backend.load_weights([1])
 
 

@@ -165,7 +165,7 @@ class TestWhatIsSaved:
         assert (path / METADATA).stat().st_size < 10_000
         assert newest_checkpoint(tmp_path) == path
         assert load(backend, path)["metrics"].keys() == {"loss", "grad_norm", "entropy"}
-        with pytest.raises(ValueError, match=r"The metrics take .* bytes, 'text' most of them; at most"):
+        with pytest.raises(ValueError, match=r"The metrics take .* bytes, most of them for 'text'; expected at most"):
             save(backend, 2, {"text": "x" * 2**20, "loss": 1.0})
         save(backend, 2)
 
@@ -229,7 +229,7 @@ class TestSavesThatAreRefused:
             (1, {1: 2.0}, TypeError, "metrics has the key 1"),
             (1, {"loss": 1j}, TypeError, r"metrics\['loss'\] is of type complex"),
             (1, {"loss": np.complex64(1j)}, TypeError, r"metrics\['loss'\] is of type complex"),
-            (1, [0.5], TypeError, "metrics came as list; expected a dictionary"),
+            (1, [0.5], TypeError, "metrics have type list; expected a dictionary"),
         ],
     )
     def test_at_the_call(self, backend, step, metrics, error, words):
@@ -330,7 +330,7 @@ class TestLoadsThatAreRefused:
             (saved / name).rename(saved / "away")
             refuse(saved, ValueError, "away is not part of this checkpoint")
             (saved / "away").rename(saved.parent / "away")
-            refuse(saved, FileNotFoundError, f"has lost {name}")
+            refuse(saved, FileNotFoundError, f"lacks {name}")
             (saved.parent / "away").rename(saved / name)
 
     def test_files_of_another_checkpoint(self, framework, backend, saved, refuse, tmp_path):
@@ -342,7 +342,7 @@ class TestLoadsThatAreRefused:
         for name in different:
             content = (saved / name).read_bytes()
             shutil.copy(another / name, saved / name)
-            refuse(saved, ValueError, f"{name} is not what was saved: its sha256 differs|bytes; .* were saved")
+            refuse(saved, ValueError, f"{name} differs from the saved file: its sha256|bytes; .* were saved")
             (saved / name).write_bytes(content)
 
     def test_two_files_in_each_others_place(self, framework, saved, refuse):
@@ -375,12 +375,12 @@ class TestLoadsThatAreRefused:
     def test_what_is_no_checkpoint(self, saved, refuse, tmp_path):
         refuse(tmp_path / "nowhere", FileNotFoundError, "There is no folder .*nowhere")
         (tmp_path / "empty").mkdir()
-        refuse(tmp_path / "empty", FileNotFoundError, r"is no checkpoint: it has no metadata\.json")
+        refuse(tmp_path / "empty", FileNotFoundError, r"is not a checkpoint: it has no metadata\.json")
         (tmp_path / "file").touch()
         refuse(tmp_path / "file", FileNotFoundError, "There is no folder")
         os.mkfifo(tmp_path / "pipe")
         refuse(tmp_path / "pipe", FileNotFoundError, "There is no folder")
-        refuse(saved.parent, FileNotFoundError, "is no checkpoint")
+        refuse(saved.parent, FileNotFoundError, "is not a checkpoint")
 
     @pytest.mark.parametrize(
         ("change", "words"),

@@ -151,7 +151,7 @@ def test_the_learning_rate_that_is_reported_is_a_number_or_a_schedule(make):
     [
         ({"apply_fn": 3}, TypeError, "apply_fn is of type int"),
         ({"optimizer": "adamw"}, TypeError, "optimizer is of type str; expected one of optax"),
-        ({"params": {}}, ValueError, "params holds no arrays"),
+        ({"params": {}}, ValueError, "params contains no arrays"),
         ({"params": {"ids": np.arange(3)}}, TypeError, "Parameter 'ids' has dtype int32; expected a floating-point"),
     ],
 )
@@ -237,8 +237,8 @@ MESH = """
     try:
         backend.forward_backward({name: jax_array(array) for name, array in numpy_batch().items()})
     except ValueError as error:
-        assert "'input_ids' has shape (3, 5), which batch_sharding cannot deal out evenly to its 2" in str(error), error
-        backend.forward_backward(batch(0)).wait()
+        assert "'input_ids' has shape (3, 5), which batch_sharding cannot divide evenly among its 2" in str(error),
+        error backend.forward_backward(batch(0)).wait()
     try:
         run(first_weights(), "/refused", rows)
     except ValueError as error:
@@ -258,4 +258,4 @@ def test_two_devices_learn_what_one_does(tmp_path):
         env=environment, capture_output=True, text=True, timeout=200, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "'embedding.weight' is on 1 devices; batch_sharding deals batches out to 2" in done.stdout
+    assert "'embedding.weight' is on 1 devices; batch_sharding distributes batches over 2" in done.stdout

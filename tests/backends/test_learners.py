@@ -208,7 +208,7 @@ def test_what_does_not_fit_is_refused_up_front(make, backend):
     with pytest.raises(ValueError, match="expected one of 'mlx', 'torch', 'jax'"):
         GRPOConfig(backend="tensorflow")
     for setting, value in {"bf16": True, "gradient_checkpointing": True, "lora_r": 4}.items():
-        with pytest.raises(ValueError, match=f"{setting} is set, which only MLX's learner has"):
+        with pytest.raises(ValueError, match=f"{setting} is set, which only MLX's learner supports"):
             GRPOConfig(backend=backend, **{setting: value})
     with pytest.raises(ValueError, match=f"bfloat16, and the learner of backend='{backend}' computes in float32"):
         make(backend, dtype=mx.bfloat16)

@@ -147,9 +147,9 @@ class TestOptions:
         trio.run(other.load_checkpoint, path)
         expected = [step(backend) for _ in range(3)]
         assert [step(other) for _ in range(3)] == expected
-        with pytest.raises(ValueError, match="was saved with an lr_scheduler, and this backend has none"):
+        with pytest.raises(ValueError, match="was saved with an lr_scheduler, but this backend has none"):
             trio.run(make_pytorch(tmp_path).load_checkpoint, path)
-        with pytest.raises(ValueError, match="was saved without an lr_scheduler, and this backend has one"):
+        with pytest.raises(ValueError, match="was saved without an lr_scheduler, but this backend has one"):
             trio.run(make().load_checkpoint, trio.run(make_pytorch(tmp_path).save_checkpoint, 9))
 
     def test_autocast_holds_in_the_forward_pass_and_weights_stay_float32(self, tmp_path):

@@ -59,9 +59,12 @@ def test_a_folder_with_a_template_is_asked_by_it(tmp_path, capsys):
     assert main(["train", "--output", str(out), "--resume", "--max-steps", "2"]) == 0
     assert "Task: addition-chat" in capsys.readouterr().out
     for options, words in (
-        (["--no-chat"], "--chat False is not what the run in"),
-        (["--enable-thinking"], "--chat-template-kwargs {'enable_thinking': True} is not what the run in"),
-        (["--data", "other.jsonl"], "--task rows is not what the run in"),
+        (["--no-chat"], "--chat False differs from the setting of the run in"),
+        (
+            ["--enable-thinking"],
+            "--chat-template-kwargs {'enable_thinking': True} differs from the setting of the run in",
+        ),
+        (["--data", "other.jsonl"], "--task rows differs from the setting of the run in"),
     ):
         assert main(["train", "--output", str(out), "--resume", *options]) == 2
         assert words in capsys.readouterr().err
@@ -92,7 +95,7 @@ def test_rows_of_a_file(tmp_path, data, capsys):
     assert main([*run, "--data", str(data)]) == 0
     said = capsys.readouterr()
     assert "Task: problems-chat" in said.out
-    assert "The task holds 8 problems back, fewer than 256: accuracy is measured on those 8" in said.err
+    assert "The task has only 8 held-out problems, fewer than 256: accuracy is measured on those 8" in said.err
     assert "sampled on 8 held-out problems" in said.out
     settings = settings_of(out)
     assert (settings["task"], settings["task_args"], settings["eval_problems"]) == ("rows", {"path": str(data)}, 8)
@@ -113,7 +116,7 @@ def test_a_changed_data_file_is_not_gone_on_with(changed, tmp_path, capsys):
     file.write_text(contents[changed].replace('"answer": "', '"answer": "1'))
     capsys.readouterr()
     assert main(resume) == 2
-    assert f"error: {file} has changed since the run began" in capsys.readouterr().err
+    assert f"error: {file} has changed since the run started" in capsys.readouterr().err
     assert len((out / "metrics.jsonl").read_text().splitlines()) == 3
     file.unlink()
     assert main(resume) == 2
@@ -135,7 +138,7 @@ def test_rows_have_room_in_a_small_model(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ({"question": "1" * 300}, "line 21 has 300 tokens, and with 64 more exceeds the model's 256 positions"),
+        ({"question": "1" * 300}, "line 21 has 300 tokens. With 64 more it exceeds the model's 256 positions"),
         ({"question": "\u4f60?"}, "line 21: This tokenizer has no token for '\u4f60' (character 1 of"),
         ({"prompt": [{"role": "user", "content": "?"}]}, "line 21: This tokenizer's folder has no chat template"),
     ],
@@ -242,7 +245,7 @@ def test_a_task_of_ones_own_in_a_file(tmp_path, data, capsys, monkeypatch):
         main([*run[:-3], "--task", f"{tmp_path}/my_tasks.py:WordProblems", "--output", "x", "--task-args", "pth=1"])
         == 2
     )
-    assert "does not take pth=1" in capsys.readouterr().err
+    assert "does not accept pth=1" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -250,11 +253,14 @@ def test_a_task_of_ones_own_in_a_file(tmp_path, data, capsys, monkeypatch):
     [
         (["--data", "no_such_file.jsonl"], "no_such_file.jsonl"),
         (["--task", "no_such_file.py:Task"], "there is no file"),
-        (["--task", "addition", "--data", "rows.jsonl"], "--data is given and --task addition, which makes its own"),
+        (
+            ["--task", "addition", "--data", "rows.jsonl"],
+            "--data is given together with --task addition, which makes its own",
+        ),
         (["--task", f"{__file__}:WordProblem"], "has no 'WordProblem'; it has "),
         (["--lora-target-modules", "q_proj"], "lora_target_modules is set without lora_r"),
-        (["--chat-template-kwargs", '{"messages": []}'], "'messages' is no setting of a chat template"),
-        (["--task", "rows"], "does not take no arguments: missing a required argument: 'path'"),
+        (["--chat-template-kwargs", '{"messages": []}'], "'messages' is not a setting of a chat template"),
+        (["--task", "rows"], "does not accept no arguments: missing a required argument: 'path'"),
         (["--task", "addition", "--task-args", "max_operand=5"], "expected 9 to 999"),
     ],
 )
@@ -291,7 +297,7 @@ def test_a_name_that_is_empty_is_not_a_name_that_was_left_out(command, tmp_path,
     with pytest.raises(SystemExit) as end:
         main([str(out) if each == "OUT" else each for each in command])
     assert end.value.code == 2
-    assert "it is empty. Is a variable of the shell not set?" in capsys.readouterr().err
+    assert "it is empty. Is a shell variable not set?" in capsys.readouterr().err
     assert not out.exists()
 
 
@@ -393,7 +399,7 @@ def test_a_folder_that_says_nothing_of_sampling_and_one_that_says_nonsense(tmp_p
 
     file.write_text(json.dumps(settings | {"temperature": "warm"}))
     assert main(ask) == 2
-    words = "generation_config.json cannot be followed: temperature is 'warm'; expected a number."
+    words = "generation_config.json cannot be used: temperature is 'warm'; expected a number."
     assert words in capsys.readouterr().err
 
 
@@ -413,10 +419,10 @@ def test_stop_strings(capsys):
     assert main([*ask, "--stop", "</think>", "--stop", "never"]) == 0
     assert capsys.readouterr().out.endswith("2+1+1=4\n</think>\n")
     assert main([*ask, "--stop", ""]) == 2
-    assert "expected a list of strings that are not empty" in capsys.readouterr().err
+    assert "expected a list of non-empty strings" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", [["--system", "Be brief."], ["--enable-thinking"], ["--no-enable-thinking"]])
 def test_what_is_for_chats_only(option, capsys):
     assert main(["generate", *option, "12+34="]) == 2
-    assert f"error: {option[0].replace('--no-', '--')} is for chats: give --chat too" in capsys.readouterr().err
+    assert f"error: {option[0].replace('--no-', '--')} is for chats: add --chat" in capsys.readouterr().err

@@ -269,9 +269,9 @@ def test_what_it_costs_may_change_at_a_resume_and_what_decides_may_not(model, ta
     assert (args["gradient_checkpointing"], args["completion_batch_size"], args["optim"]) == (True, 8, "adafactor")
     assert args["stop_strings"] == ["=", "77"]
     for option, value, words in (
-        ("--dtype", "bfloat16", "--dtype bfloat16 is not what the run in"),
-        ("--optim", "adamw", "--optim adamw is not what the run in"),
-        ("--stop-strings", "7", "--stop-strings ['7'] is not what the run in"),
+        ("--dtype", "bfloat16", "--dtype bfloat16 differs from the setting of the run in"),
+        ("--optim", "adamw", "--optim adamw differs from the setting of the run in"),
+        ("--stop-strings", "7", "--stop-strings ['7'] differs from the setting of the run in"),
     ):
         assert main([*again, option, value]) == 2
         assert words in capsys.readouterr().err
@@ -303,7 +303,7 @@ def test_what_a_learner_cannot_do_is_refused_before_anything_is_written(train, t
 def test_bfloat16_is_trained_in_with_a_warning(model, task, tmp_path, capsys):
     output = tmp_path / "out"
     assert main(arguments(model, task, output, "--max-steps", "1", "--dtype", "bfloat16")) == 0
-    assert "warning: A CPU takes about five times as long for bfloat16" in capsys.readouterr().err
+    assert "warning: On a CPU bfloat16 takes about five times as long" in capsys.readouterr().err
     assert {str(value.dtype) for value in load_file_as_torch(output / "policy" / "model.safetensors")} == {
         "torch.bfloat16"
     }
@@ -319,7 +319,7 @@ def test_a_machine_that_is_too_small_is_told(model, task, tmp_path, capsys, monk
     monkeypatch.setattr("mlx_grpo_kit.cli.run_start.machine_memory", lambda: 100_000)
     assert main(arguments(model, task, tmp_path / "out", "--max-steps", "1", "--optim", "adafactor")) == 0
     error = capsys.readouterr().err
-    assert "This machine has 100 kB of memory: the run may be killed. It needs less with --gradient-checkp" in error
+    assert "This machine has 100 kB of memory: the run may be killed. To use less, try --gradient-checkp" in error
     assert "--optim adafactor" not in error
 
 
@@ -513,7 +513,7 @@ def test_resume_passes_over_a_broken_checkpoint(train, straight, tmp_path, damag
 
     assert main(["train", "--output", str(output), "--resume"]) == 0
     warning = capsys.readouterr().err
-    assert warning.startswith("warning: step-000004 is passed over: ")
+    assert warning.startswith("warning: step-000004 is skipped: ")
     assert warning.count("\n") == 1
     assert lines_of(output) == lines_of(straight)
     assert checkpoints_of(output) == ["step-000006", "step-000008"]
@@ -548,7 +548,7 @@ def test_resume_of_a_finished_run_does_nothing_and_more_steps_go_on(train, strai
     assert lines == lines_of(longer)
     capsys.readouterr()
     assert main(["train", "--output", str(output), "--resume", "--max-steps", "10"]) == 2
-    assert_one_error_line(capsys.readouterr().err, "--max-steps is 10, and the run in")
+    assert_one_error_line(capsys.readouterr().err, "--max-steps is 10, but the run in")
 
 
 @pytest.mark.parametrize(
@@ -567,7 +567,7 @@ def test_resume_with_other_settings(finished, option, value, capsys):
     before = files_of(finished.output)
     given = [option] if value is None else [option, value]
     assert main(["train", "--output", str(finished.output), "--resume", *given]) == 2
-    assert_one_error_line(capsys.readouterr().err, f"{option} {value or True} is not what the run in")
+    assert_one_error_line(capsys.readouterr().err, f"{option} {value or True} differs from the setting of the run in")
     assert files_of(finished.output) == before
 
 
@@ -576,7 +576,7 @@ def test_a_longer_run_says_where_its_learning_rate_goes_on(train, straight, tmp_
     assert train(output, "--lr-scheduler-type", "cosine", "--max-steps", "2", "--eval-every", "9") == 0
     assert "Learning rate" not in capsys.readouterr().out
     assert main(["train", "--output", str(output), "--resume", "--max-steps", "6"]) == 0
-    words = "Learning rate: cosine over all 6 steps, so it goes on at 0.00225 (the step before had 0.0015)"
+    words = "Learning rate: cosine over all 6 steps, so it continues at 0.00225 (the previous step had 0.0015)"
     assert words in capsys.readouterr().out
     shares = [line["learning_rate"] / 3e-3 for line in lines_of(output)[1:]]
     assert shares[:4] == pytest.approx([1, 1 / 2, 3 / 4, 1 / 2])  # from the third step on those of the longer run
@@ -603,7 +603,7 @@ def test_what_is_to_be_typed_is_one_line(text):
 
 def test_resume_where_no_run_is(tmp_path, capsys):
     assert main(["train", "--output", str(tmp_path / "none"), "--resume"]) == 2
-    assert_one_error_line(capsys.readouterr().err, "holds no run to resume")
+    assert_one_error_line(capsys.readouterr().err, "contains no run to resume")
     (tmp_path / "run.json").write_text('{"model": 1}')
     assert main(["train", "--output", str(tmp_path), "--resume"]) == 2
     assert_one_error_line(capsys.readouterr().err, "run.json cannot be read")
@@ -626,7 +626,7 @@ def test_a_reader_that_goes_away_stops_the_run_like_ctrl_c(model, task, tmp_path
     assert process.wait(60) == 128 + signal.SIGPIPE
     done = lines_of(output)[-1]["step"]
     assert checkpoints_of(output)[-1] == f"step-{done:06d}"
-    assert "Nobody reads the output any more. Stopping after this step." in err
+    assert "The output is no longer read. Stopping after this step." in err
     assert f"Stopped: {done} of 100000 steps." in err
     assert f"train --output {output} --resume" in err
 
@@ -640,7 +640,10 @@ def test_a_full_disk_under_the_log_does_not_end_the_run(full, model, task, strai
     assert lines_of(output) == lines_of(straight)
     assert files_of(output / "policy") == files_of(straight / "policy")
     if full == "1":
-        assert "Standard output cannot be written (No space left on device); its lines come here." in result.stderr
+        assert (
+            "Standard output cannot be written (No space left on device); its lines go to standard error."
+            in result.stderr
+        )
         assert "Done: 8 of 8 steps." in result.stderr
 
 
@@ -759,7 +762,7 @@ def test_a_reward_that_fails_in_one_process_keeps_what_all_have_learned(model, t
 def test_groups_that_cannot_be_shared(model, task, tmp_path):
     result = in_processes(model, task, tmp_path / "out", "--per-device-train-batch-size", "12")
     assert result.returncode == 2
-    assert_one_error_line(result.stderr, "3 groups of 4 completions, which do not go evenly into 2 processes")
+    assert_one_error_line(result.stderr, "3 groups of 4 completions, which do not divide evenly among 2 processes")
     assert "All processes together sample per_device_train_batch_size * " in result.stderr
     assert not (tmp_path / "out").exists()
 
@@ -768,7 +771,7 @@ def test_more_processes_than_the_machine_bears_are_refused_before_one_is_started
     monkeypatch.setattr(subprocess, "Popen", lambda *args, **kwargs: pytest.fail("a process was started"))
     too_many = 4 * os.cpu_count() + 1
     assert main(["train", "--processes", str(too_many), "--max-steps", "1", "--output", str(tmp_path / "out")]) == 2
-    assert_one_error_line(capsys.readouterr().err, f"--processes is {too_many}, and each takes a core")
+    assert_one_error_line(capsys.readouterr().err, f"--processes is {too_many}, but each uses one core")
     assert not (tmp_path / "out").exists()
 
 
@@ -879,7 +882,7 @@ def test_a_run_is_not_replaced_unasked(train, straight, tmp_path, capsys, monkey
     before = files_of(output)
     capsys.readouterr()
     assert train(output) == 2
-    assert_one_error_line(capsys.readouterr().err, "already holds a run. Add --resume")
+    assert_one_error_line(capsys.readouterr().err, "already contains a run. Add --resume")
     monkeypatch.setenv("DIGITS", "nan@1")
     assert train(output, "--overwrite") == 1  # a new run that does not get to its first step replaces nothing
     assert files_of(output) == before
@@ -1055,7 +1058,7 @@ def test_an_error_that_nobody_expected(train, tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(GRPOTrainer, "evaluate", evaluate)
     assert train(tmp_path / "out") == 1
-    assert_one_error_line(capsys.readouterr().err, "KeyError: 'lost' (--debug shows where)")
+    assert_one_error_line(capsys.readouterr().err, "KeyError: 'lost' (--debug shows more)")
     with pytest.raises(KeyError, match="lost"):
         train(tmp_path / "out", "--debug")
     assert not (tmp_path / "out").exists()

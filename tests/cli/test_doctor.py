@@ -112,7 +112,7 @@ class TestPackages:
         monkeypatch.setattr(doctor, "PACKAGE", "no_such_distribution")
         [found] = doctor._check_packages()
         assert found.state == "broken"
-        assert found.fix.endswith("pip install -e .")
+        assert found.fix.endswith("pip install -e '.[course]'")
 
 
 class TestKernel:

@@ -50,7 +50,7 @@ def test_a_file_is_asked_whole_or_as_training_holds_it_back(capsys, rows):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--temperature", "0", "--num-samples", "3"], "in one way"),
+        (["--temperature", "0", "--num-samples", "3"], "only one completion per problem"),
         (["--model", "nope"], "There is no folder nope"),
         (["--output", "/nowhere/found.json"], "there is no folder /nowhere"),
         (["--output", "/"], "is a folder"),

@@ -94,7 +94,7 @@ def test_a_folder_of_a_model_is_refused_and_stays(course, tmp_path, capsys):
     folder.mkdir()
     (folder / MANIFEST).write_text(json.dumps({"files": {"config.json": "0" * 64}}))
     assert main(["lab", str(folder)]) == 2
-    assert f"{folder} is a folder that the kit wrote for config.json. Give another folder." in capsys.readouterr().err
+    assert f"{folder} is a folder that the kit wrote for config.json. Choose another folder." in capsys.readouterr().err
     assert [path.name for path in folder.iterdir()] == [MANIFEST]
 
 
@@ -139,7 +139,7 @@ def test_kept_notebooks_are_named(course, started, tmp_path, capsys):
     lab.copy_course(tmp_path / "course")
     (tmp_path / "course" / lab.FIRST).write_text("mine")
     main(["lab", str(tmp_path / "course")])
-    assert f"Kept as you have changed them: {lab.FIRST}." in capsys.readouterr().err
+    assert f"These notebooks have your changes and were not replaced: {lab.FIRST}." in capsys.readouterr().err
 
 
 def test_jupyterlab_does_not_start_on_a_machine_that_is_broken(course, started, tmp_path, monkeypatch):

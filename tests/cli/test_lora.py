@@ -82,8 +82,8 @@ def test_a_runs_folder_is_not_its_policy_and_says_where_that_is(chat_run, tmp_pa
     for command in (["generate", "1+1=", "--model"], ["train", "--output", str(tmp_path / "x"), "--model"],
                     ["fuse", "--output", str(tmp_path / "x"), "--adapter"]):  # fmt: skip
         assert main([*command, str(folder)]) == 2
-        assert f"{folder / 'policy'} has one: give that folder." in capsys.readouterr().err
-    with pytest.raises(FileNotFoundError, match="policy has one: give that folder"):
+        assert f"{folder / 'policy'} has one: pass that folder." in capsys.readouterr().err
+    with pytest.raises(FileNotFoundError, match="policy has one: pass that folder"):
         load_pretrained(folder)
 
 
@@ -99,7 +99,7 @@ def test_a_run_goes_on_beside_its_base(tmp_path, capsys):
     for name, value in ours.items():
         np.testing.assert_array_equal(np.array(value), np.array(theirs[name]), err_msg=name)
     assert train(cut, "--resume", "--lora-r", "4") == 2
-    assert "--lora-r 4 is not what the run in" in capsys.readouterr().err
+    assert "--lora-r 4 differs from the setting of the run in" in capsys.readouterr().err
 
 
 def test_adapters_do_not_fuse_with_another_model(tmp_path, capsys):
@@ -107,7 +107,7 @@ def test_adapters_do_not_fuse_with_another_model(tmp_path, capsys):
     capsys.readouterr()
     fuse = ["fuse", "--adapter", str(tmp_path / "run" / "policy"), "--output", str(tmp_path / "fused")]
     assert main([*fuse, "--model", "tiny-chat"]) == 2  # whose layers have the same shapes
-    assert "trained beside another model" in capsys.readouterr().err
+    assert "trained with another base model" in capsys.readouterr().err
     assert not (tmp_path / "fused").exists()
     assert main(["fuse", "--adapter", str(TINY), "--output", str(tmp_path / "fused")]) == 2
     assert "There are no adapters in" in capsys.readouterr().err
@@ -125,7 +125,7 @@ def test_fuse_replaces_nothing_that_it_reads(tmp_path, capsys):
     before = {file: file.read_bytes() for folder in (base, policy) for file in folder.rglob("*.*")}
     for output in (base, policy, policy.parent, base / ".." / "base"):
         assert main(["fuse", "--adapter", str(policy), "--output", str(output)]) == 2
-        assert "would replace the " in capsys.readouterr().err
+        assert "would replace " in capsys.readouterr().err
     for output in (policy / "peft", policy / "fused", base / "fused"):
         assert main(["fuse", "--adapter", str(policy), "--output", str(output)]) == 2
         assert "would be written into the " in capsys.readouterr().err
@@ -150,7 +150,7 @@ def test_fuse_does_not_replace_the_base_of_the_base(chain, capsys):
         for output in ("run/policy", "run"):
             command = ["fuse", "--adapter", str(chain / adapter), "--output", str(chain / output), *model]
             assert main(command) == 2
-            assert "would replace the model that they stand beside" in capsys.readouterr().err
+            assert "would replace their base model" in capsys.readouterr().err
     load_pretrained(chain / "last")
 
 
@@ -185,7 +185,7 @@ def test_a_quantized_model_from_one_command(tmp_path, capsys):
 
     convert(str(TINY), str(tmp_path / "q"), quantize=True, q_bits=8, q_group_size=64, dtype="float32")
     assert train(tmp_path / "all", "--model", str(tmp_path / "q")) == 2
-    assert "packed numbers cannot be trained. Train adapters beside it" in capsys.readouterr().err
+    assert "quantized parameters cannot be trained. Train adapters" in capsys.readouterr().err
     assert train(tmp_path / "run", "--model", str(tmp_path / "q"), "--lora-r", "4") == 0
     fuse = ["fuse", "--adapter", str(tmp_path / "run" / "policy"), "--output", str(tmp_path / "fused")]
     assert main(fuse) == 0

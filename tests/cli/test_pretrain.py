@@ -141,7 +141,7 @@ def test_report(folder, tmp_path):
 def test_a_foreign_folder_is_left_alone(tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(FileExistsError, match=r"holds config.json, thesis.txt, which the kit did not write"):
+    with pytest.raises(FileExistsError, match=r"contains config.json, thesis.txt, which the kit did not write"):
         pretrain(tmp_path, steps=1, console=QUIET)
     with pytest.raises(FileExistsError, match=r"thesis.txt is a file; expected a folder"):
         pretrain(tmp_path / "thesis.txt", steps=1, console=QUIET)

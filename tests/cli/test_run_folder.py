@@ -319,7 +319,7 @@ def test_a_link_in_the_place_of_the_policy(train, tmp_path, capsys):
     shutil.rmtree(tmp_path / "out" / "policy")
     (tmp_path / "out" / "policy").symlink_to(tmp_path / "elsewhere")
     assert train(tmp_path / "out", "--overwrite") == 2
-    assert "holds policy, which no run wrote there" in capsys.readouterr().err
+    assert "contains policy, which no run wrote" in capsys.readouterr().err
 
 
 # Reading what is there.
@@ -409,7 +409,7 @@ def test_no_amount(train, tmp_path, capsys):
     for wrong in ("-1", "some", "1.5"):
         with pytest.raises(SystemExit):
             train(tmp_path, "--log-completions", wrong)
-        words = f"{wrong!r} is no amount; expected a whole number of at least 0, or all."
+        words = f"{wrong!r} is not an amount; expected a whole number of at least 0, or all."
         assert capsys.readouterr().err == f"error: argument --log-completions: {words}\n"
 
 

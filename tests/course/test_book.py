@@ -91,7 +91,7 @@ def test_a_file_that_no_book_wrote_is_kept(kind, words, notebooks, site, tmp_pat
     kind(output)
     before = content_of(output)
     assert make(notebooks, output) == 2
-    assert f"{output} holds {words}, which the kit did not write there" in capsys.readouterr().err
+    assert f"{output} contains {words}, which the kit did not write" in capsys.readouterr().err
     assert content_of(output) == before
 
 

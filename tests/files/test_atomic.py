@@ -197,14 +197,14 @@ def test_whole_folder_of_what_never_was(tmp_path):
 
 def test_a_file_is_not_replaced(tmp_path):
     (tmp_path / "target").write_text("mine")
-    with pytest.raises(FileExistsError, match="target is a file; expected a folder to write, or a free name"):
+    with pytest.raises(FileExistsError, match="target is a file; expected a folder to write, or a new name"):
         write(tmp_path / "target", "first")
     assert content(tmp_path) == {"target": "mine"}
 
 
 def test_a_folder_with_something_else_in_it_is_not_replaced(tmp_path):
     (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(FileExistsError, match=r"holds thesis.tex, which the kit did not write there.*Give another"):
+    with pytest.raises(FileExistsError, match=r"contains thesis.tex, which the kit did not write.*Choose another"):
         write(tmp_path, "first")
     assert content(tmp_path) == {"thesis.tex": "mine"}
 
@@ -218,7 +218,7 @@ def write_meanwhile(folder: Path, place: str) -> None:
 @pytest.mark.parametrize("place", ["thesis.tex", "inner/thesis.tex"])
 def test_what_is_put_there_while_the_new_one_is_written_is_not_deleted(tmp_path, place):
     write(tmp_path / "target", "first")
-    with pytest.raises(FileExistsError, match=f"holds {place}, which the kit did not write"):
+    with pytest.raises(FileExistsError, match=f"contains {place}, which the kit did not write"):
         write_meanwhile(tmp_path / "target", place)
     assert content(tmp_path) == {f"target/{name}": text for name, text in (whole("first") | {place: "mine"}).items()}
 
@@ -232,7 +232,7 @@ def test_what_only_looks_like_a_leftover_stays(tmp_path):
 
 
 def test_a_name_that_is_not_utf_8(tmp_path):
-    with pytest.raises(ValueError, match="is not UTF-8, and MLX opens no other names"):
+    with pytest.raises(ValueError, match="is not UTF-8, and MLX cannot open other names"):
         write(tmp_path / os.fsdecode(b"caf\xe9"), "first")
     assert not list(tmp_path.iterdir())
 

@@ -51,7 +51,7 @@ def test_foreign_folders_stay_as_they_are(kind, beside_ours, ours, tmp_path):
     kind(folder)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     names = sorted(os.listdir(folder))
-    with pytest.raises(FileExistsError, match=rf"{folder.name} holds .*which the kit did not write there") as refused:
+    with pytest.raises(FileExistsError, match=rf"{folder.name} contains .*which the kit did not write") as refused:
         check_replaceable(folder)
     for name in set(names) - {"config.json", "model", MANIFEST}:
         assert name in str(refused.value) or "more, which" in str(refused.value)
@@ -74,16 +74,18 @@ def test_what_is_ours_may_go(ours):
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"files": ["config.json"]}', '{"files": {"config.json": 1}}'])
 def test_a_list_that_cannot_be_read_makes_nothing_ours(ours, damage):
     (ours / MANIFEST).write_text(damage)
-    with pytest.raises(FileExistsError, match=r"holds config.json, mlx_grpo_kit.json, model/, which the kit did not"):
+    with pytest.raises(
+        FileExistsError, match=r"contains config.json, mlx_grpo_kit.json, model/, which the kit did not"
+    ):
         check_replaceable(ours)
-    with pytest.raises(ValueError, match=r"mlx_grpo_kit.json (is not valid JSON|holds list|lists no files)"):
+    with pytest.raises(ValueError, match=r"mlx_grpo_kit.json (is not valid JSON|contains list|lists no files)"):
         check_saved(ours, ["config.json"])
 
 
 def test_a_link_in_the_place_of_a_file_of_ours_is_not(ours, tmp_path):
     shutil.move(ours / "model", tmp_path / "elsewhere")
     (ours / "model").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(FileExistsError, match="holds model, which"):
+    with pytest.raises(FileExistsError, match="contains model, which"):
         check_replaceable(ours)
 
 
@@ -126,7 +128,7 @@ def test_a_folder_without_a_list_is_in_the_list_of_the_one_around_it(nested):
 @pytest.mark.parametrize("place", ["static/mine", "static/fonts/mine", "static/listed/mine", "static/mine/"])
 def test_a_file_of_somebody_s_deep_in_a_folder_of_ours(place, nested):
     (nested / place).mkdir() if place.endswith("/") else (nested / place).write_text("mine")
-    with pytest.raises(FileExistsError, match=f"holds {place}, which the kit did not write"):
+    with pytest.raises(FileExistsError, match=f"contains {place}, which the kit did not write"):
         remove_folder(nested)
     assert (nested / place).exists()
     assert (nested / "static" / "fonts" / "a.woff").exists()

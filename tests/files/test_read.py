@@ -84,7 +84,7 @@ def test_what_is_not_json_is_one_error_that_names_the_file(tmp_path, content):
 @pytest.mark.parametrize("content", [[], 1, "text", None, True])
 def test_what_is_json_and_no_object(tmp_path, content):
     (tmp_path / "config.json").write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=r"config.json holds \w+; expected a JSON object"):
+    with pytest.raises(ValueError, match=r"config.json contains \w+; expected a JSON object"):
         read_json(tmp_path, "config.json")
 
 

@@ -355,7 +355,7 @@ def test_stop_strings_with_special_tokens_stop_where_transformers_does(strings):
 
 @pytest.mark.parametrize("strings", [[], "", "stop", ["a", ""], None, 5, [5], [b"a"], iter(["a"])])
 def test_stop_strings_are_checked(strings):
-    with pytest.raises(ValueError, match="expected a list of strings that are not empty"):
+    with pytest.raises(ValueError, match="expected a list of non-empty strings"):
         stop_at(str, strings)
 
 
@@ -422,14 +422,14 @@ def test_rows_at_once_change_nothing_but_memory(model, size):
     [
         ([], ValueError, "There are no prompts; expected a list of lists of token ids"),
         ([[1], []], ValueError, r"prompts\[1\] is empty; expected at least one token"),
-        ([[1], [2, V]], ValueError, rf"prompts\[1\] holds token id {V}; expected 0 to {V - 1}"),
-        ([[-1]], ValueError, r"prompts\[0\] holds token id -1"),
+        ([[1], [2, V]], ValueError, rf"prompts\[1\] contains token id {V}; expected 0 to {V - 1}"),
+        ([[-1]], ValueError, r"prompts\[0\] contains token id -1"),
         ([[1.5]], ValueError, r"prompts\[0\] has dtype float64"),
         ([[[1]]], ValueError, r"prompts\[0\] has dtype int64 and shape \(1, 1\)"),
         (["12+34="], TypeError, r"prompts\[0\] is text; expected token ids. Encode it first: .*'12\+34='"),
         ("12+34=", TypeError, r"prompts\[0\] is text"),
         ([5, 6, 7], TypeError, r"prompts\[0\] is 5; expected a list of token ids.*\[prompt\]"),
-        ([[1], [1] * 119], ValueError, r"prompts\[1\] has 119 tokens, and with 10 more exceeds the model's 128 pos"),
+        ([[1], [1] * 119], ValueError, r"prompts\[1\] has 119 tokens. With 10 more it exceeds the model's 128 pos"),
     ],
 )  # fmt: skip
 def test_prompts_are_checked(model, prompts, error, message):
@@ -440,9 +440,9 @@ def test_prompts_are_checked(model, prompts, error, message):
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"eos_token_ids": [-1]}, ValueError, rf"eos_token_ids holds token id -1; expected 0 to {V - 1}"),
-        ({"eos_token_ids": [1, V]}, ValueError, rf"eos_token_ids holds token id {V}"),
-        ({"eos_token_ids": {2**40}}, ValueError, rf"eos_token_ids holds token id {2**40}"),
+        ({"eos_token_ids": [-1]}, ValueError, rf"eos_token_ids contains token id -1; expected 0 to {V - 1}"),
+        ({"eos_token_ids": [1, V]}, ValueError, rf"eos_token_ids contains token id {V}"),
+        ({"eos_token_ids": {2**40}}, ValueError, rf"eos_token_ids contains token id {2**40}"),
         ({"seed": -1}, ValueError, r"seed is -1; expected 0 to 2\^64 - 1"),
         ({"seed": 2**64}, ValueError, rf"seed is {2**64}; expected 0 to 2\^64 - 1"),
         ({"seed": 1.5}, TypeError, "seed is 1.5; expected a whole number"),
@@ -451,9 +451,9 @@ def test_prompts_are_checked(model, prompts, error, message):
         ({"eos_token_ids": 1}, TypeError, "eos_token_ids is 1; expected a list or a set of token ids"),
         ({"eos_token_ids": 0}, TypeError, "eos_token_ids is 0; expected a list or a set of token ids"),
         ({"stop": ["."]}, TypeError, r"stop is \['.'\]; expected a function of a row's tokens. stop_at"),
-        ({"first_row": -1}, ValueError, "first_row is -1; 1 prompts from there on are no rows of a batch of 1"),
+        ({"first_row": -1}, ValueError, "first_row is -1; 1 prompts from there on do not fit into a batch of 1"),
         ({"first_row": 2, "num_rows": 2}, ValueError, "first_row is 2; 1 prompts from there on"),
-        ({"num_rows": 0}, ValueError, "no rows of a batch of 0"),
+        ({"num_rows": 0}, ValueError, "do not fit into a batch of 0"),
         ({"first_row": "1", "num_rows": 2}, TypeError, "first_row is '1'; expected a whole number"),
         ({"num_rows": 2.0}, TypeError, "num_rows is 2.0; expected a whole number"),
     ],
@@ -465,7 +465,7 @@ def test_what_is_not_checked_by_the_sampling_is_checked(model, settings, error, 
 
 def test_rows_that_the_batch_does_not_have_are_refused_and_not_given_equal_draws(model):
     for rows in ({"num_rows": 1}, {"first_row": 1, "num_rows": 2}):
-        with pytest.raises(ValueError, match="2 prompts from there on are no rows of a batch of"):
+        with pytest.raises(ValueError, match="2 prompts from there on do not fit into a batch of"):
             generate_tokens(*model, [[1, 2]] * 2, sampling=SamplingConfig(max_new_tokens=2), **rows)
 
 

@@ -238,7 +238,9 @@ def test_a_missing_file(checkpoint, make_trainer, name):
     (checkpoint / name).unlink()
     listed_with = Path("checkpoint") if "mlx_grpo_kit.json" in name else Path("checkpoint", name).parent
     lost = Path("checkpoint", name).relative_to(listed_with)
-    message = "is no checkpoint" if name == "mlx_grpo_kit.json" else f"{listed_with} has lost {lost}, which was saved"
+    message = (
+        "is not a checkpoint" if name == "mlx_grpo_kit.json" else f"{listed_with} has lost {lost}, which was saved"
+    )
     with pytest.raises(FileNotFoundError, match=message):
         GRPOTrainer.resume(checkpoint, make_trainer.task())
 
@@ -292,7 +294,7 @@ def test_settings_of_another_version(checkpoint, make_trainer):
 def test_another_task(checkpoint, make_trainer):
     task = make_trainer.task()
     task.name = "eights"
-    with pytest.raises(ValueError, match=r"was trained on task 'sevens', not 'eights'. Give the same task"):
+    with pytest.raises(ValueError, match=r"was trained on task 'sevens', not 'eights'. Pass the same task"):
         GRPOTrainer.resume(checkpoint, task)
 
 
@@ -301,7 +303,7 @@ def test_what_is_no_checkpoint(checkpoint, make_trainer):
     with pytest.raises(FileNotFoundError, match=r"There is no folder .*nowhere; expected a checkpoint"):
         GRPOTrainer.resume(checkpoint / "nowhere", task)
     with pytest.raises(
-        FileNotFoundError, match=r"model is no checkpoint; expected a folder that save_checkpoint wrote"
+        FileNotFoundError, match=r"model is not a checkpoint; expected a folder that save_checkpoint wrote"
     ):
         GRPOTrainer.resume(checkpoint / "model", task)
     with pytest.raises(FileNotFoundError, match=r"There is no folder .*trainer_state.json; expected a checkpoint"):
@@ -328,7 +330,7 @@ def test_a_checkpoint_with_something_else_in_it_is_not_replaced(checkpoint, make
     (checkpoint / place).write_text("mine")
     trainer = GRPOTrainer.resume(checkpoint, make_trainer.task())
     named = place.replace("notes/thesis.tex", "notes/")
-    with pytest.raises(FileExistsError, match=f"holds {named}, which the kit did not write there"):
+    with pytest.raises(FileExistsError, match=f"contains {named}, which the kit did not write"):
         trainer.save_checkpoint(checkpoint)
     assert (checkpoint / place).read_text() == "mine"
 
@@ -345,5 +347,5 @@ def test_a_resumed_run_may_learn_at_another_rate(checkpoint, make_trainer):
     )
     assert (changed.args.gradient_checkpointing, changed.args.completion_batch_size) == (True, 4)
     assert next(changed.train(5)).step == 3
-    with pytest.raises(ValueError, match=r"seed cannot change while a run goes on; only learning_rate, .* can"):
+    with pytest.raises(ValueError, match=r"seed cannot change during a run; only learning_rate, .* can"):
         GRPOTrainer.resume(checkpoint, make_trainer.task(), seed=1)

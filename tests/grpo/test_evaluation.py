@@ -82,7 +82,8 @@ def test_greedy_completions_do_not_depend_on_the_seed_and_colder_ones_are_surer(
         ({"num_samples": 0}, "num_samples is 0; expected"), ({"num_samples": 1.5}, "num_samples is 1.5"),
         ({"num_problems": 0}, "num_problems is 0"), ({"num_samples": 10**8}, "400,000,000 completions; expected"),
         ({"temperature": -1}, "temperature"),
-        ({"temperature": math.nan}, "temperature"), ({"temperature": 0, "num_samples": 2}, "in one way"),
+        ({"temperature": math.nan}, "temperature"),
+        ({"temperature": 0, "num_samples": 2}, "only one completion per problem"),
     ],
 )  # fmt: skip
 def test_numbers_out_of_range(trainer, numbers, words):

@@ -136,9 +136,9 @@ def test_a_run_with_a_subclass_and_a_loss_of_its_own_resumes(make_trainer, tmp_p
     whole.save_checkpoint(tmp_path / "checkpoint")
     with pytest.raises(ValueError, match=r"settings that GRPOConfig does not know: sharpness. .*config_class=\.\.\."):
         GRPOTrainer.resume(tmp_path / "checkpoint", given.task, loss=SHARP)
-    with pytest.raises(ValueError, match=r"was trained with a loss of its own. Give it: resume\(..., loss=...\)"):
+    with pytest.raises(ValueError, match=r"was trained with a custom loss. Pass it: resume\(..., loss=...\)"):
         GRPOTrainer.resume(tmp_path / "checkpoint", given.task, config_class=MyConfig)
-    with pytest.raises(ValueError, match=r"was trained without a learner of its own\. Leave learner out"):
+    with pytest.raises(ValueError, match=r"was trained without a custom learner\. Leave learner out"):
         GRPOTrainer.resume(tmp_path / "checkpoint", given.task, config_class=MyConfig, loss=SHARP, learner=MLXAtOnce)
     resumed = GRPOTrainer.resume(tmp_path / "checkpoint", given.task, config_class=MyConfig, loss=SHARP)
     assert resumed.args.sharpness == 3.0
@@ -206,7 +206,7 @@ def test_completions_of_another_policy_bring_their_own_ratios(make_trainer):
     ("change", "message"),
     [
         (dict(completion_ids=[[5]] * 7), r"Column 'problems' has 8 rows; expected 7, one per completion"),
-        (dict(logps=[[0.0, 0.0]] * 8), r"logps\[0\] has 2 numbers for a completion of 1 tokens"),
+        (dict(logps=[[0.0, 0.0]] * 8), r"logps\[0\] has 2 entries for a completion of 1 tokens"),
         (dict(num_generations=3), "8 completions do not divide into groups of num_generations=3"),
     ],
 )

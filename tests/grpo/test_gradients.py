@@ -244,7 +244,7 @@ def test_an_empty_completion(model, rollout):
 
 def test_nan_among_the_old_log_probabilities(model, rollout):
     old = [[math.nan] * len(row) for row in rollout.logps]
-    with pytest.raises(ValueError, match=r"old_logprobs\[0\]\[0\] is nan; expected a log-probability: finite, and 0"):
+    with pytest.raises(ValueError, match=r"old_logprobs\[0\]\[0\] is nan; expected a log-probability: finite"):
         compute_loss_and_gradients(*model, PROMPTS, rollout.completions, old, REWARDS, GROUP)
 
 

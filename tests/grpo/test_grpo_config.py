@@ -51,6 +51,9 @@ def test_every_name_is_trls():
     theirs = {field.name for config in (TRLConfig, ModelConfig) for field in dataclasses.fields(config)}
     others = {"completion_batch_size", "stop_strings"}  # mlx-lm's, transformers'
     others |= {"advantage_estimator", "dynamic_sampling_rounds", "soft_punish_cache"}  # OpenRLHF's, verl's, DAPO's
+    others |= {
+        f"importance_sampling_{name}" for name in ("correction", "clip_min", "clip_max")
+    }  # TRL: vllm_importance...
     others |= {"on_reward_error", "backend", "gradient_statistics", "tool_timeout"}  # the kit's
     assert {field.name for field in dataclasses.fields(GRPOConfig)} - others <= theirs
 
@@ -74,6 +77,7 @@ def test_defaults_are_trls_but_for_these(trl):
         "dynamic_sampling_rounds": 0,  # TRL has none
         "soft_punish_cache": 0,  # TRL: a reward function
         "tool_timeout": 60.0,  # TRL waits for ever
+        "importance_sampling_clip_max": 3.0,  # TRL: vllm_importance_sampling_clip_max, the same
         "lora_alpha": 32.0,  # TRL's ModelConfig: the same
     }
 
@@ -107,7 +111,10 @@ def test_a_setting_that_there_is_not_names_the_near_miss():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"num_generations": 1}, "num_generations is 1; expected at least 2. .* alone, its advantage is always 0"),
+        (
+            {"num_generations": 1},
+            "num_generations is 1; expected at least 2. .* always has advantage 0",
+        ),
         ({"num_generations": 0}, "num_generations is 0; expected at least 2"),
         ({"num_generations": 4.0}, "num_generations is 4.0; expected a whole number"),
         ({"per_device_train_batch_size": 12}, r"is 12; expected a multiple of num_generations \(8\)"),
@@ -115,7 +122,7 @@ def test_a_setting_that_there_is_not_names_the_near_miss():
         ({"per_device_train_batch_size": 8.0}, "per_device_train_batch_size is 8.0; expected a whole number"),
         ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps is 0"),
         ({"num_iterations": 0}, "num_iterations is 0"),
-        ({"stop_strings": []}, r"stop strings are \[\]; expected a list of strings that are not empty"),
+        ({"stop_strings": []}, r"stop strings are \[\]; expected a list of non-empty strings"),
         ({"stop_strings": "end"}, "stop strings are 'end'; expected a list"),
         ({"completion_batch_size": 0}, "completion_batch_size is 0; expected a whole number of at least 1"),
         ({"completion_batch_size": 12}, r"completion_batch_size is 12; expected a multiple of num_generations \(8\)"),
@@ -127,9 +134,9 @@ def test_a_setting_that_there_is_not_names_the_near_miss():
         ({"warmup_steps": -1}, "warmup_steps is -1; expected a whole number of at least 0"),
         ({"warmup_steps": 0.1}, "warmup_steps is 0.1; expected a whole number"),
         ({"weight_decay": -0.1}, "weight_decay is -0.1"),
-        ({"lr_scheduler_type": "polynomial"}, "expected one of .* 'linear', 'cosine'. Any other is"),
+        ({"lr_scheduler_type": "polynomial"}, "expected one of .* 'linear', 'cosine'. For any other schedule"),
         ({"scale_rewards": "groups"}, "scale_rewards is 'groups'; expected one of 'group', 'batch', 'none'"),
-        ({"temperature": 0}, "temperature is 0; a group of equal completions teaches nothing"),
+        ({"temperature": 0}, "temperature is 0, so all completions of a group would be equal"),
         ({"temperature": -1}, "temperature is -1"),
         ({"top_p": 0}, "top_p is 0"),
         ({"min_p": 2.0}, "min_p is 2.0"),
@@ -144,27 +151,30 @@ def test_a_setting_that_there_is_not_names_the_near_miss():
         ({"advantage_estimator": "gae"}, "advantage_estimator is 'gae'; expected one of 'grpo', 'rloo'"),
         ({"advantage_estimator": "rloo"}, r"times n / \(n - 1\). Set scale_rewards='none', which is RLOO"),
         ({"multi_objective_aggregation": "sum"}, "expected one of 'sum_then_normalize', 'normalize_then_sum'"),
-        ({"multi_objective_aggregation": "normalize_then_sum", "scale_rewards": "none"}, "says nothing to it"),
-        ({"reward_weights": [1.0, math.nan]}, r"reward_weights are \(1.0, nan\); expected a number for each"),
+        ({"multi_objective_aggregation": "normalize_then_sum", "scale_rewards": "none"}, "has no effect"),
+        ({"reward_weights": [1.0, math.nan]}, r"reward_weights are \(1.0, nan\); expected one number per"),
         ({"dynamic_sampling_rounds": -1}, "dynamic_sampling_rounds is -1"),
         ({"soft_punish_cache": 1.5}, "soft_punish_cache is 1.5; expected a whole number"),
-        ({"entropy_coef": math.inf}, "entropy_coef is inf; expected a number"),
+        ({"entropy_coef": math.inf}, "entropy_coef is inf; expected a finite number"),
         ({"top_entropy_quantile": 20}, "top_entropy_quantile is 20; expected 0 to 1"),
         ({"sync_ref_model": True}, "sync_ref_model is set while beta is 0"),
         ({"ref_model_mixup_alpha": 2.0}, "ref_model_mixup_alpha is 2.0; expected 0 to 1"),
         ({"ref_model_sync_steps": 0}, "ref_model_sync_steps is 0"),
         ({"seed": -1}, "seed is -1; expected a whole number of at least 0"),
-        ({"learning_rate": "1e-4"}, "learning_rate is '1e-4'; expected a number that is finite"),
-        ({"learning_rate": [1e-4]}, r"learning_rate is \[0.0001\]; expected a number that is finite"),
-        ({"learning_rate": math.inf}, "learning_rate is inf; expected a number that is finite"),
-        ({"learning_rate": 10**400}, "learning_rate is 1000000.*; expected a number that is finite"),
-        ({"reward_weights": [10**400]}, "expected a number for each reward function"),
-        ({"max_grad_norm": math.inf}, r"max_grad_norm is inf; expected .* \(for no bound, a large one such as 1e9"),
-        ({"epsilon": Fraction(1, 5)}, r"epsilon is Fraction\(1, 5\); expected a number that is finite"),
-        ({"temperature": mx.array([1.0, 2.0])}, r"temperature is \[1.0, 2.0\]; expected a number"),
+        ({"learning_rate": "1e-4"}, "learning_rate is '1e-4'; expected a finite number"),
+        ({"learning_rate": [1e-4]}, r"learning_rate is \[0.0001\]; expected a finite number"),
+        ({"learning_rate": math.inf}, "learning_rate is inf; expected a finite number"),
+        ({"learning_rate": 10**400}, "learning_rate is 1000000.*; expected a finite number"),
+        ({"reward_weights": [10**400]}, "expected one number per reward function"),
+        (
+            {"max_grad_norm": math.inf},
+            r"max_grad_norm is inf; expected .* \(for no limit, give a large number",
+        ),
+        ({"epsilon": Fraction(1, 5)}, r"epsilon is Fraction\(1, 5\); expected a finite number"),
+        ({"temperature": mx.array([1.0, 2.0])}, r"temperature is \[1.0, 2.0\]; expected a finite number"),
         ({"bf16": "false"}, "bf16 is 'false'; expected True or False"),
         ({"num_generations": np.float32(4)}, "num_generations is 4.0; expected a whole number"),
-        ({"chat_template_kwargs": {"budget": np.float32(1)}}, "chat_template_kwargs is .*; expected texts, numbers"),
+        ({"chat_template_kwargs": {"budget": np.float32(1)}}, "chat_template_kwargs is .*; expected strings, numbers"),
     ],
 )
 def test_settings_that_cannot_work(settings, message):
@@ -193,7 +203,7 @@ def test_a_schedule_of_mlx_changes_the_learning_rate_and_can_be_saved(make_train
     resumed = GRPOTrainer.resume(tmp_path / "checkpoint", trainer.task, weight_decay=np.float64(0.25))
     assert (resumed.args.learning_rate, resumed.args.weight_decay) == (schedule(2).item(), 0.25)
     resumed.save_checkpoint(tmp_path / "again")
-    with pytest.raises(ValueError, match="learning_rate is 'fast'; expected a number that is finite"):
+    with pytest.raises(ValueError, match="learning_rate is 'fast'; expected a finite number"):
         trainer.change(learning_rate="fast")
 
 

@@ -65,7 +65,16 @@ def test_a_peers_name_is_never_taken_for_a_slip(peers):
 def test_what_they_are_told_to_write_exists():
     options = {option for parser in build_parser()[1].values() for option in parser._option_string_actions}
     words = SETTINGS | {"mlx_grpo_kit", "load_pretrained", "load_tokenizer", "save_checkpoint", "save_pretrained"}
-    words |= {"max_steps", "reward_funcs", "held_out_rows", "test_rows", "my_task", "mlx_lm", "estimate_memory"}
+    words |= {
+        "max_steps",
+        "reward_funcs",
+        "held_out_rows",
+        "test_rows",
+        "my_task",
+        "mlx_lm",
+        "estimate_memory",
+        "environment_factory",
+    }
     for name, way in HABITS.items():
         assert set(re.findall(r"--[a-z][a-z-]+", way)) <= options, name
         assert set(re.findall(r"\b[a-z]+(?:_[a-z]+)+\b", way)) <= words, name
@@ -92,11 +101,11 @@ def test_the_way_a_trainer_is_made_elsewhere_is_answered_with_the_way_here():
     ("option", "words"),
     [
         ("--report-to=wandb", "unknown option --report-to; here: the trainer is an iterator"),
-        ("--iters", "unknown option --iters; here: trainer.train(max_steps=...) has it; --max-steps."),
+        ("--iters", "unknown option --iters; here: pass it to trainer.train(max_steps=...); --max-steps."),
         ("--bf16", "unknown option --bf16; here: --dtype bfloat16."),
         ("--max-step", "unknown option --max-step; did you mean --max-steps?"),
         ("--zzzzz", "unknown option --zzzzz; see --help."),
-        ("--system", "unknown option --system; here: RowsTask(rows, system=...); in the terminal generate --chat"),
+        ("--system", "unknown option --system; here: RowsTask(rows, system=...); generate --chat"),
         ("--local-rank", "unknown option --local-rank; here: train --processes N"),
         ("-q", "unknown option -q; see --help."),
     ],
@@ -160,7 +169,7 @@ def test_a_model_by_its_name(load, tmp_path, monkeypatch):
     (tmp_path / "outputs").mkdir()
     for name in ("outputs/policy", "nowhere", "a/b/c", "../a/b"):
         with pytest.raises(
-            FileNotFoundError, match=r"There is no folder .*Give a Hugging Face model folder, or `tiny`"
+            FileNotFoundError, match=r"There is no folder .*Pass a Hugging Face model folder, or `tiny`"
         ):
             load(name)
 
@@ -173,7 +182,7 @@ def test_a_model_by_its_name_in_the_terminal(tmp_path, monkeypatch, capsys):
 
 
 def test_an_exact_habit_goes_before_a_near_miss():
-    assert not_known("max_prompt_length", ["max_completion_length"]).startswith("here: a prompt is never cut")
+    assert not_known("max_prompt_length", ["max_completion_length"]).startswith("here: prompts are never truncated")
     assert not_known("max_completion_lenght", ["max_completion_length"]) == "did you mean max_completion_length?"
     assert not_known("zzz", ["beta"]) == ""
 

@@ -170,11 +170,11 @@ def test_logits_are_computed_for_completion_positions_only(model, monkeypatch):
     [
         (PROMPTS, COMPLETIONS[:3], "There are 4 prompts and 3 completions; expected a prompt for each"),
         ([], [], "There are no prompts"),
-        (PROMPTS[:2], [[1], []], r"completions\[1\] is empty; expected at least one token, if only the end token"),
-        (PROMPTS[:2], [[1], [V]], rf"completions\[1\] holds token id {V}; expected 0 to {V - 1}"),
+        (PROMPTS[:2], [[1], []], r"completions\[1\] is empty; expected at least one token, which may be the end token"),
+        (PROMPTS[:2], [[1], [V]], rf"completions\[1\] contains token id {V}; expected 0 to {V - 1}"),
         (PROMPTS[:2], [[1], [0.5]], r"completions\[1\] has dtype float64"),
         ([[1], []], [[1], [1]], r"prompts\[1\] is empty"),
-        ([[1] * 60], [[1] * 5], r"prompts\[0\] has 60 tokens, and with 5 more exceeds the model's 64 positions"),
+        ([[1] * 60], [[1] * 5], r"prompts\[0\] has 60 tokens. With 5 more it exceeds the model's 64 positions"),
     ],
 )
 def test_rows_are_checked(model, prompts, completions, message):

@@ -141,13 +141,13 @@ def test_the_wrong_base_is_refused(make_trainer, base, tmp_path):
     config, task = make_trainer.config, make_trainer.task()
     make_trainer(params=base, lora_r=4).save_checkpoint(tmp_path / "c")
     make_trainer(params=base).save_checkpoint(tmp_path / "full")
-    with pytest.raises(ValueError, match=r"holds adapters without the model .* base=load_pretrained\(MODEL\)"):
+    with pytest.raises(ValueError, match=r"contains adapters without their base model.* base=load_pretrained\(MODEL\)"):
         GRPOTrainer.resume(tmp_path / "c", task)
-    with pytest.raises(ValueError, match="trained beside another model: its numbers are not the ones given here"):
+    with pytest.raises(ValueError, match="trained with another base model: its parameters differ"):
         GRPOTrainer.resume(tmp_path / "c", task, base=(config, init_params(config, seed=2)))
-    with pytest.raises(ValueError, match="holds adapters of another model than the one given"):
+    with pytest.raises(ValueError, match="contains adapters for a different base model than the one given"):
         GRPOTrainer.resume(tmp_path / "c", task, base=(replace(config, num_hidden_layers=2), base))
-    with pytest.raises(ValueError, match="holds a whole policy, and needs no base"):
+    with pytest.raises(ValueError, match="contains a whole policy and needs no base"):
         GRPOTrainer.resume(tmp_path / "full", task, base=(config, base))
 
 
@@ -225,7 +225,7 @@ def test_settings():
             GRPOConfig(lora_r=8, lora_alpha=alpha)
     with pytest.raises(ValueError, match=r"no linear map 'q'"):
         GRPOConfig(lora_r=8, lora_target_modules=["q"])
-    with pytest.raises(ValueError, match="sync_ref_model is set, which moves a second copy of the policy"):
+    with pytest.raises(ValueError, match="sync_ref_model is set, which updates a second copy of the policy"):
         GRPOConfig(lora_r=8, sync_ref_model=True, beta=0.1)
     assert GRPOConfig(lora_r=8).lora_scale == 4
     targets = [GRPOConfig(lora_r=8, lora_target_modules=each(["q_proj"])) for each in (list, tuple)]

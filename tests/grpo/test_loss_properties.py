@@ -488,7 +488,7 @@ def test_the_config_is_frozen():
         ({"advantages": mx.zeros(8)}, r"advantages has shape \(8,\); expected \(4,\)"),
         ({"logps": mx.zeros(8)}, r"logps has shape \(8,\); expected \(B, T\)"),
         ({"logps": mx.zeros((0, 8))}, r"logps has shape \(0, 8\); expected \(B, T\)"),
-        ({"beta": 0.1}, r"beta is 0.1, so ref_logps is needed"),
+        ({"beta": 0.1}, r"beta is 0.1, so ref_logps is required"),
     ],
 )
 def test_shapes_are_checked(changed, message):
@@ -503,7 +503,7 @@ def test_shapes_are_checked(changed, message):
 
 
 WRONG_NUMBERS = [
-    ({"logps": [[0.5, 0.2]]}, "logps has 0.5 at a completion token; expected log-probabilities, which are 0 at most"),
+    ({"logps": [[0.5, 0.2]]}, "logps has 0.5 at a completion token; expected log-probabilities, which are at most 0"),
     ({"old_logps": [[3.25, -1.0]]}, "old_logps has 3.25 at a completion token; expected log-probabilities"),
     ({"ref_logps": [[-1.0, 0.02]]}, "ref_logps has 0.02 at a completion token"),
     ({"completion_mask": [[1.0, 0.5]]}, "completion_mask has numbers other than 0 and 1"),

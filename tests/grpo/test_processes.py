@@ -164,8 +164,8 @@ def test_what_fails_in_one_process_fails_in_all(folder, size):
         words = json.loads((folder / f"{size}-words-{rank}.json").read_text())
         kind = "KeyError" if rank == size - 1 else "TaskError"
         assert words.get("together") == f"{kind}: 'lost'"
-        assert ("Process 1 is not where process 0 is" in words.get("apart", "")) == (size > 1)
-        assert ("3 groups of 4 completions, which do not go evenly" in words.get("division", "")) == (size > 1)
+        assert ("Process 1 has a different state from process 0" in words.get("apart", "")) == (size > 1)
+        assert ("3 groups of 4 completions, which do not divide evenly" in words.get("division", "")) == (size > 1)
 
 
 def test_a_process_by_itself_is_a_world(monkeypatch):

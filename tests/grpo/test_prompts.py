@@ -24,7 +24,7 @@ def trainer_of(folder, task, args=ARGS):
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ({"question": "1" * 249}, "^Row 21 of rows has 249 tokens, and with 8 more exceeds the model's 256 positions"),
+        ({"question": "1" * 249}, "^Row 21 of rows has 249 tokens. With 8 more it exceeds the model's 256 positions"),
         ({"question": "1+\u4f60="}, "^Row 21 of rows: This tokenizer has no token for '\u4f60'"),
         ({"prompt": CHATS[0]["prompt"]}, "^Row 21 of rows: This tokenizer's folder has no chat template"),
     ],
@@ -48,7 +48,7 @@ def test_a_row_that_the_template_refuses_is_named():
     task = RowsTask([*CHATS, {"prompt": [{"role": "user", "content": "1"}] * 2, "answer": 1}])
     tokenizer = load_tokenizer(TINY_CHAT)
     tokenizer.chat_template.source = "{% if messages|length > 1 %}{{ raise_exception('one at a time') }}{% endif %}x"
-    with pytest.raises(TaskError, match=r"^Row 21 of rows: .*does not take this chat: one at a time"):
+    with pytest.raises(TaskError, match=r"^Row 21 of rows: .*rejects this chat: one at a time"):
         longest_prompt(tokenizer, task, ARGS, 0)
 
 
@@ -61,7 +61,7 @@ def test_a_task_without_a_list_of_problems_fails_at_the_step_that_draws_a_bad_on
             return [Problem("1" * 250 if self.calls == 3 else "1+1=", "2", {"a": 1, "b": 1}) for _ in range(n)]
 
     trainer = trainer_of(TINY, Late())
-    with pytest.raises(TaskError, match=r"^The prompt '1111.*' has 250 tokens, and with 8 more exceeds"):
+    with pytest.raises(TaskError, match=r"^The prompt '1111.*' has 250 tokens. With 8 more it exceeds"):
         for _ in trainer.train(5):
             pass
     assert trainer.step == 2
@@ -95,7 +95,7 @@ def test_prompts_are_encoded_once_for_the_same_tokenizer(monkeypatch):
 
 
 def test_texts_for_a_model_that_chats_are_warned_of():
-    words = r"The prompts of task 'rows' are texts, .* train on task\.in_chat\(\)"
+    words = r"The prompts of task 'rows' are plain texts, .* train on task\.in_chat\(\)"
     with pytest.warns(RawTextWarning, match=words) as warned:
         trainer_of(TINY_CHAT, RowsTask(ROWS, system="Be brief."))
     assert warned[0].filename == __file__
@@ -110,7 +110,7 @@ def test_texts_for_a_model_that_chats_are_warned_of():
 @pytest.mark.parametrize("folder", [TINY, TINY_CHAT], ids=["no template", "a template"])
 def test_settings_of_a_chat_template_are_refused_where_prompts_are_texts(folder):
     args = replace(ARGS, chat_template_kwargs={"enable_thinking": True})
-    with pytest.raises(ValueError, match=r"'enable_thinking': True\}, and the prompts of task 'rows' are texts"):
+    with pytest.raises(ValueError, match=r"'enable_thinking': True\}, and the prompts of task 'rows' are plain texts"):
         trainer_of(folder, RowsTask(ROWS), args)
 
 

@@ -124,7 +124,7 @@ def failing_generator():
         pytest.param({1.0, 0.5, 0.0}, "'f' returned {.*}; expected a list of numbers", id="a set has no fixed order"),
         (
             [1.0, 1e39, 1.0],
-            r"'f' returned 1e\+39 for completion 1, 'seven' of prompt 'p1'.*The largest that counts is 3.4e\+38",
+            r"'f' returned 1e\+39 for completion 1, 'seven' of prompt 'p1'.*The largest allowed number is 3.4e\+38",
         ),
         ([-1e39, 1.0, 1.0], r"'f' returned -1e\+39 for completion 0"),
         ([1.0, 10**400, 1.0], r"'f' returned 1000+\.\.\. for completion 1"),
@@ -135,7 +135,7 @@ def failing_generator():
         ([1.0, 1j, 1.0], "'f' returned 1j for completion 1"),
         ([1.0, object, 1.0], "'f' returned <class 'object'> for completion 1"),
         ("101", "'f' returned '1' for completion 0"),
-        (None, "'f' returned None; expected a list of numbers, one a completion"),
+        (None, "'f' returned None; expected a list of numbers, one per completion"),
         (1.0, "'f' returned 1.0; expected a list of numbers"),
         (np.float64(1.0), "'f' returned .*1.0.*; expected a list of numbers"),
         (lambda: {}["answer"], "'f' raised KeyError: 'answer'"),
@@ -235,7 +235,7 @@ def test_what_fails_only_together():
 
     for func in (crowded, moody):
         calls = itertools.count()
-        message = f"'{func.__name__}' raised .* for 12 completions at once, and not for parts of them"
+        message = f"'{func.__name__}' raised .* for 12 completions at once, but not for parts of them"
         with pytest.raises(RewardError, match=message):
             compute_rewards([func], ASKED, NUMBERS)
         total, _ = compute_rewards([func], ASKED, NUMBERS, failures=(failures := []))
@@ -278,7 +278,7 @@ def test_an_error_that_cannot_be_printed():
         def __str__(self):
             raise RuntimeError
 
-    with pytest.raises(RewardError, match=r"raised SilentError: \(it cannot say what\) for completion 4"):
+    with pytest.raises(RewardError, match=r"raised SilentError: \(its message cannot be shown\) for completion 4"):
         compute_rewards([failing_on(4, error=lambda _: SilentError())], ASKED, NUMBERS)
 
 
@@ -414,7 +414,7 @@ class TestCoroutineFunctions:
         async def yielding(problems, completions):
             yield 1.0
 
-        with pytest.raises(RewardError, match=r"expected a list of numbers.*return them, do not yield"):
+        with pytest.raises(RewardError, match=r"expected a list of numbers.*use return and not yield"):
             compute_rewards([yielding], ASKED, NUMBERS)
 
 

@@ -162,7 +162,7 @@ def test_memory_is_given_back_with_the_snapshot(make_trainer):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (dict(seed=3), r"seed cannot change while a run goes on; only learning_rate, .* can"),
+        (dict(seed=3), r"seed cannot change during a run; only learning_rate, .* can"),
         (dict(learning_rate=-1.0), r"learning_rate is -1.0; expected more than 0"),
         (dict(learning_rate=1e-4, reward_funcs=[]), r"reward_funcs is \[\]; expected a list of one or more functions"),
         (dict(learning_rate=1e-4, reward_funcs=zeros), r"reward_funcs is <function zeros.*expected a list"),
@@ -187,7 +187,7 @@ def test_what_cannot_be_changed_changes_nothing(make_trainer, changes, message):
 def test_a_snapshot_of_another_run_is_refused(make_trainer):
     trainer = make_trainer()
     before = content(trainer)
-    with pytest.raises(ValueError, match=r"The snapshot of step 0 is of another run: seed is 3"):
+    with pytest.raises(ValueError, match=r"The snapshot of step 0 is from another run: seed is 3"):
         trainer.rewind(make_trainer(seed=3).snapshot())
     other_model = init_params(trainer.config, seed=2, scale=0.3)
     other_config = replace(trainer.config, rope_theta=10.0)  # the same shapes
@@ -199,7 +199,9 @@ def test_a_snapshot_of_another_run_is_refused(make_trainer):
         "task": make_trainer(other_task),
     }
     for other in others.values():
-        with pytest.raises(ValueError, match="The snapshot of step 0 is of another run: it began with another task or"):
+        with pytest.raises(
+            ValueError, match="The snapshot of step 0 is from another run: it started from another task"
+        ):
             trainer.rewind(other.snapshot())
     assert_same(content(trainer), before)
 
@@ -207,7 +209,7 @@ def test_a_snapshot_of_another_run_is_refused(make_trainer):
 def test_a_snapshot_of_adapters_beside_another_base_is_refused(make_trainer):
     bases = [init_params(make_trainer.config, seed=seed, scale=0.3) for seed in (1, 2)]
     here, there = (make_trainer(params=base, lora_r=2) for base in bases)
-    with pytest.raises(ValueError, match="of another run: it began with another task or model"):
+    with pytest.raises(ValueError, match="from another run: it started from another task or model"):
         here.rewind(there.snapshot())
     list(here.train(1))
     here.rewind(make_trainer(params=bases[0], lora_r=2).snapshot())  # the same run in another trainer
@@ -225,7 +227,7 @@ def test_a_resumed_run_takes_the_snapshots_of_the_run_that_was_saved(make_traine
     resumed.rewind(start)
     assert [told(step) for step in resumed.train(2)] == steps
     other = make_trainer(params=init_params(make_trainer.config, seed=2, scale=0.3), **settings)
-    with pytest.raises(ValueError, match="of another run: it began with another task or model"):
+    with pytest.raises(ValueError, match="from another run: it started from another task or model"):
         other.rewind(resumed.snapshot())
 
 

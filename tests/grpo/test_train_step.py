@@ -152,7 +152,7 @@ def test_falling_learning_rates_need_the_last_step(make_trainer):
         ({"prompt_tokens": [[5], [6]] * 4}, {}, r"prompts\[1\] is not prompts\[0\], but both are in group 0"),
         ({"prompt_tokens": PROMPTS[:1]}, {}, "There are 1 prompts and 8 completions"),
         ({"completion_tokens": [[], *COMPLETIONS[1:]]}, {}, r"completions\[0\] is empty"),
-        ({"completion_tokens": [[99], *COMPLETIONS[1:]]}, {}, r"completions\[0\] holds token id 99"),
+        ({"completion_tokens": [[99], *COMPLETIONS[1:]]}, {}, r"completions\[0\] contains token id 99"),
         ({"completion_tokens": [[9] * 5, *COMPLETIONS[1:]]}, {}, "has 5 tokens; expected at most 4. Set GRPOConfig"),
         ({"old_logprobs": [[0.5] * len(row) for row in COMPLETIONS]}, {}, r"old_logprobs\[0\]\[0\] is 0.5"),
         ({"old_logprobs": old_logprobs()[:7]}, {}, "old_logprobs has 7 rows for 8 completions"),
@@ -175,7 +175,7 @@ def test_one_of_several_processes_is_refused(make_trainer):
     trainer = make_trainer()
     trainer.world = World()
     trainer.world.size = 2
-    with pytest.raises(ValueError, match="train_step learns in one process; this trainer is one of 2"):
+    with pytest.raises(ValueError, match="train_step works in one process; this trainer is one of 2"):
         trainer.train_step(PROMPTS, COMPLETIONS, REWARDS)
 
 

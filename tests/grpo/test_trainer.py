@@ -601,7 +601,9 @@ def test_a_model_and_a_tokenizer_that_do_not_fit(make_trainer):
         make_trainer(params={name: value for name, value in params.items() if name != "final_norm.weight"})
     trainer = make_trainer()
     small = replace(trainer.config, vocab_size=32)
-    with pytest.raises(ValueError, match=r"The tokenizer has 64 tokens and the model 32 \(vocab_size\).*same folder"):
+    with pytest.raises(
+        ValueError, match=r"The tokenizer has 64 tokens and the model has 32 \(vocab_size\).*same folder"
+    ):
         type(trainer)(small, init_params(small), trainer.tokenizer, trainer.task)
 
 
@@ -930,7 +932,7 @@ def test_reward_weights(make_trainer):
     raw = [each.rewards["length"] for each in step.completions]
     assert step.metrics["rewards/length/mean"] == pytest.approx(np.mean(raw))
     assert step.metrics["reward"] == pytest.approx(np.mean([each.reward for each in step.completions]))
-    with pytest.raises(ValueError, match=r"reward_weights are \(1,\); expected a number for each of the 2 reward func"):
+    with pytest.raises(ValueError, match=r"reward_weights are \(1,\); expected one number for each of the 2 rewa"):
         make_trainer(make_trainer.task([sevens, length]), reward_weights=[1])
 
 
@@ -940,7 +942,7 @@ def test_the_end_of_a_long_completion_is_punished(make_trainer):
         penalty = each.rewards["soft_overlong_punishment_reward"]
         assert penalty == [0, 0, -0.5, -1][len(each.completion_ids) - 1]
         assert each.reward == each.rewards["sevens"] + penalty
-    with pytest.raises(ValueError, match="soft_punish_cache is 5; expected at most the length of a completion, 4"):
+    with pytest.raises(ValueError, match="soft_punish_cache is 5; expected at most max_completion_length, 4"):
         make_trainer(soft_punish_cache=5)
 
 

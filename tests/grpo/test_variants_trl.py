@@ -94,7 +94,7 @@ def test_gdpo_lets_no_reward_drown_another_and_leaves_tied_groups_at_zero():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (([[1, 2], [3, 4]], 2), r"goes with reward_weights or multi_objective_aggregation"),
+        (([[1, 2], [3, 4]], 2), r"With reward_weights or multi_objective_aggregation"),
         (([1, 2], 2, "group"), "times n / \\(n - 1\\)"),
     ],
 )
@@ -207,7 +207,7 @@ def test_the_mask_of_high_entropies_equals_trls(trl, quantile):
 
 
 def test_entropies_that_are_missing_or_of_another_shape():
-    with pytest.raises(ValueError, match=r"entropy_coef is 0.1 .* so entropies are needed"):
+    with pytest.raises(ValueError, match=r"entropy_coef is 0.1 .* so entropies are required"):
         compute_grpo_loss(mx.zeros((2, 3)), None, mx.ones(2), mx.ones((2, 3)), entropy_coef=0.1)
     with pytest.raises(ValueError, match=r"entropies has shape \(2, 4\); expected \(2, 3\)"):
         compute_grpo_loss(

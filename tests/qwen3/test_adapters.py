@@ -236,19 +236,19 @@ def test_a_folder_of_adapters_is_a_model(base, saved):
 def test_adapters_of_another_model(base, saved, tmp_path):
     _, config, params, folder, lora = base
     with pytest.raises(
-        ValueError, match=r"layers\.0\.mlp\.down_proj\.lora_a' has shape \(40, 4\), beside a linear map from 44"
+        ValueError, match=r"layers\.0\.mlp\.down_proj\.lora_a' has shape \(40, 4\) for a linear map from 44"
     ):
         load_adapters(saved, replace(config, intermediate_size=44))
-    with pytest.raises(ValueError, match=r"'layers\.1\..*' is no adapter of a linear map of this model"):
+    with pytest.raises(ValueError, match=r"'layers\.1\..*' is not an adapter of a linear map of this model"):
         load_adapters(saved, replace(config, num_hidden_layers=1))
     other = {**params, "final_norm.weight": params["final_norm.weight"] * 1.1}
-    with pytest.raises(ValueError, match=r"trained beside another model .*its numbers are not the ones given here"):
+    with pytest.raises(ValueError, match=r"trained with another base model .*its parameters differ"):
         load_adapters(saved, config).check_base(other)
     nowhere = save_adapters(tmp_path / "n", config, Adapters(lora, SCALE, str(tmp_path / "gone")))
     with pytest.raises(FileNotFoundError, match=r"there is no such folder\. .* fuse --adapter .* --model"):
         load_pretrained(nowhere)
     moved = save_adapters(tmp_path / "m", config, Adapters(lora, SCALE, str(folder), fingerprint(other)))
-    with pytest.raises(ValueError, match="trained beside another model"):
+    with pytest.raises(ValueError, match="trained with another base model"):
         load_pretrained(moved)
 
 
@@ -263,8 +263,8 @@ def test_adapters_of_another_model(base, saved, tmp_path):
         ({"lora_parameters": {"scale": 1e39}}, "for scale; expected a number above 0"),
         ({"lora_parameters": {"scale": 1e-320}}, "for scale; expected a number above 0"),
         ({"fine_tune_type": "x" * 5000}, "has fine_tune_type 'x{59}; expected 'lora'"),
-        ({"lora_parameters": {"scale": 2.5, "rank": "x" * 5000}}, "says 'x{59}: the two are not of one save"),
-        ({"lora_parameters": {"scale": 2.5, "rank": 8}}, r"have rank 4, and adapter_config\.json says 8"),
+        ({"lora_parameters": {"scale": 2.5, "rank": "x" * 5000}}, "says 'x{59}: the two were not saved together"),
+        ({"lora_parameters": {"scale": 2.5, "rank": 8}}, r"have rank 4, but adapter_config\.json says 8"),
     ],
 )
 def test_settings_of_mlx_lms_that_are_not_plain_lora(base, copy, change, words):
@@ -282,7 +282,7 @@ def test_settings_of_mlx_lms_that_are_not_plain_lora(base, copy, change, words):
         ({"rank_pattern": {"q_proj": 2}}, "has rank_pattern"),
         ({"modules_to_save": ["lm_head"]}, "has modules_to_save"),
         ({"r": 0}, "has 0 for r; expected a number above 0"),
-        ({"r": 2}, r"have rank 4, and adapter_config\.json says 2"),  # which would double what they add
+        ({"r": 2}, r"have rank 4, but adapter_config\.json says 2"),  # which would double what they add
         ({"lora_alpha": 10**400}, "for lora_alpha; expected a number above 0"),
         ({"bias": "all"}, "has bias 'all'"),
         ({"bias": "x" * 5000}, "has bias 'x{59}; expected"),
@@ -304,14 +304,14 @@ def test_settings_of_pefts_that_are_not_plain_lora(base, copy, change, words):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda lora: lora.pop("layers.0.mlp.up_proj.lora_b"), "'layers.0.mlp.up_proj.lora_a' stands alone"),
-        (lambda lora: lora.update({"embedding.lora_a": mx.zeros((24, 4))}), "'embedding.lora_a' is no adapter"),
-        (lambda lora: lora.update({"layers.0.mlp.up_proj.lora_a": mx.zeros((24, 5))}), "of one rank for both"),
+        (lambda lora: lora.pop("layers.0.mlp.up_proj.lora_b"), "'layers.0.mlp.up_proj.lora_a' has no counterpart"),
+        (lambda lora: lora.update({"embedding.lora_a": mx.zeros((24, 4))}), "'embedding.lora_a' is not an adapter"),
+        (lambda lora: lora.update({"layers.0.mlp.up_proj.lora_a": mx.zeros((24, 5))}), "with the same rank in both"),
         (
             lambda lora: lora.update({"layers.0.mlp.up_proj.lora_b": mx.zeros((4, 39))}),
             r"\(4, 39\), .*expected \(rank, 40\)",
         ),
-        (lambda lora: lora.update({"layers.0.mlp.up_proj.m": mx.zeros(40)}), r"up_proj\.m' is no adapter"),
+        (lambda lora: lora.update({"layers.0.mlp.up_proj.m": mx.zeros(40)}), r"up_proj\.m' is not an adapter"),
         (
             lambda lora: lora.update({"layers.0.mlp.up_proj.lora_b": mx.full((4, 40), np.nan)}),
             "160 of 160 numbers that are NaN",
@@ -334,7 +334,7 @@ def test_settings_of_pefts_that_are_not_plain_lora(base, copy, change, words):
                     for each, shape in (("a", (24, 2)), ("b", (2, 40)))
                 }
             ),
-            r"have the ranks \[2, 4\]; expected one for all",
+            r"have the ranks \[2, 4\]; expected the same for all",
         ),
     ],
 )
@@ -352,7 +352,7 @@ def test_an_adapter_under_two_names(base, copy):
     lora = dict(mx.load(str(copy / MLX_LM)))
     name = next(iter(lora))
     mx.save_safetensors(str(copy / MLX_LM), lora | {name.removeprefix("model."): lora[name] * 7})
-    with pytest.raises(ValueError, match="there twice, under two names"):
+    with pytest.raises(ValueError, match="occurs twice, under two names"):
         load_adapters(copy, base[1])
 
 
@@ -368,14 +368,14 @@ def test_a_base_is_the_same_in_any_dtype(base, dtype, tmp_path):
             adapters = save_adapters(tmp_path / "a", config, Adapters(lora, SCALE, str(folder), fingerprint(trained)))
             load_adapters(adapters, config).check_base(given)
         other = copy | {"final_norm.weight": copy["final_norm.weight"] * 1.01}
-        with pytest.raises(ValueError, match="trained beside another model"):
+        with pytest.raises(ValueError, match="trained with another base model"):
             load_adapters(adapters, config).check_base(other)
 
 
 def test_a_folder_of_before_there_were_two_hashes(base):
     _, _, params, _, lora = base
     Adapters(lora, SCALE, None, fingerprint(params).split()[0]).check_base(params)
-    with pytest.raises(ValueError, match="trained beside another model"):
+    with pytest.raises(ValueError, match="trained with another base model"):
         Adapters(lora, SCALE, None, "").check_base(params)
 
 
@@ -444,16 +444,16 @@ def test_a_rank_beyond_the_maps_own(base):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"layers.0.mlp.up_proj.lora_b": None}, r"up_proj\.lora_a' has no 'layers\.0\.mlp\.up_proj\.lora_b' beside it"),
+        ({"layers.0.mlp.up_proj.lora_b": None}, r"up_proj\.lora_a' has no matching 'layers\.0\.mlp\.up_proj\.lora_b'"),
         (
             {"layers.7.mlp.up_proj.lora_b": (4, 40)},
-            r"has no 'layers\.7\.mlp\.up_proj\.weight' beside it",
+            r"has no matching 'layers\.7\.mlp\.up_proj\.weight'",
         ),
-        ({"lora_a": (24, 4)}, r"'lora_a' has no '.weight' beside it"),
+        ({"lora_a": (24, 4)}, r"'lora_a' has no matching '.weight'"),
         ({"layers.0.mlp.up_proj.lora_a": (25, 4)}, r"'layers\.0\.mlp\.up_proj' has the shapes \(25, 4\) and \(4, 40\)"),
         ({"layers.0.mlp.up_proj.lora_a": (24, 5)}, r"shapes \(24, 5\) and \(4, 40\), .* expected \(in, rank\)"),
-        ({"layers.0.mlp.up_proj.lora_b": (4, 1)}, r"and \(4, 1\), beside a weight of shape \(40, 24\): expected"),
-        ({"layers.0.mlp.up_proj.lora_b": (40,)}, r"and \(40,\), beside a weight"),
+        ({"layers.0.mlp.up_proj.lora_b": (4, 1)}, r"and \(4, 1\) for a weight of shape \(40, 24\): expected"),
+        ({"layers.0.mlp.up_proj.lora_b": (40,)}, r"and \(40,\) for a weight"),
         ({"layers.0.mlp.up_proj.lora_a": (0, 4)}, r"shapes \(0, 4\) and"),
     ],
 )

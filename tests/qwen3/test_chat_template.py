@@ -116,14 +116,14 @@ def test_what_is_no_chat(messages):
 
 
 def test_objects_do_not_reach_a_template():
-    with pytest.raises(ChatTemplateError, match="JSON cannot hold is in the chat"):
+    with pytest.raises(ChatTemplateError, match="something in the chat that JSON cannot hold"):
         ChatTemplate(CHAT_TEMPLATE, {}, "T").render([{"role": "user", "content": object()}])
     with pytest.raises(ChatTemplateError, match="in the template's settings"):
         ChatTemplate(CHAT_TEMPLATE, {}, "T").render([USER], tool=print)
 
 
 LOOP = "{% set ns = namespace(x='ab') %}{% for a in range(60) %}BODY{% endfor %}{{ ns.x }}"
-BOUNDED = "is not done after|needs more than|makes a text of more than"
+BOUNDED = "is not done after|needs more than|produces a text of more than"
 NEVER_DONE = "is not done after 0.5 seconds"
 TOO_LARGE = "needs more than 128 MiB of memory"
 FORBIDDEN = "tries what the sandbox forbids"
@@ -165,20 +165,20 @@ HOSTILE = {
     "sums of lists": ("{{ ([0]*500000)|batch(1)|list|sum(start=[]) }}", NEVER_DONE),
     "power": ("{{ 10**(10**10) }}", BOUNDED),
     "power of a power": ("{{ 9**(9**9) }}", BOUNDED),
-    "long": ("{{ 'a' * 2000000 }}", r"makes a text of more than 1,048,576 characters\. Nothing of it was used"),
-    "calls itself": ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "calls itself without end"),
+    "long": ("{{ 'a' * 2000000 }}", r"produces a text of more than 1,048,576 characters\. None of it was used"),
+    "calls itself": ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "calls itself forever"),
     "huge range": ("{% for a in range(10**12) %}x{% endfor %}", "Range too big"),
     "subclasses": ("{{ ''.__class__.__mro__[1].__subclasses__() }}", FORBIDDEN),
     "globals": ("{{ cycler.__init__.__globals__.os.system('true') }}", FORBIDDEN),
     "namespace": ("{{ namespace(__class__=1) }}", FORBIDDEN),
     "changes a list": ("{{ messages.append(1) }}", FORBIDDEN),
-    "a file": ("{% include '/etc/passwd' %}", "does not take this chat"),
+    "a file": ("{% include '/etc/passwd' %}", "rejects this chat"),
     "nested": ("{% for a in [1] %}" * 30 + "{% endfor %}" * 30, "is not a Jinja template"),
     "parentheses": ("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "is not a Jinja template"),
     "no end": ("{% for %}", "line 1 is not a Jinja template"),
     "length": ("x" * 300_000, "expected at most 262,144"),
-    "refuses": ("{{ raise_exception('System role not supported') }}", "not take this chat: System role not supported"),
-    "a long error": ("{{ raise_exception('x' * 500000) }}", "not take this chat: x{200}[.]{4}$"),
+    "refuses": ("{{ raise_exception('System role not supported') }}", "rejects this chat: System role not supported"),
+    "a long error": ("{{ raise_exception('x' * 500000) }}", "rejects this chat: x{200}[.]{4}$"),
 }  # fmt: skip
 
 
@@ -237,7 +237,7 @@ def test_one_process_renders_many_chats_and_ends_with_its_template():
     process = template._renderer._running()
     for number in range(50):
         assert template.render([USER], x=number) == f"{USER['content']}{number}"
-    with pytest.raises(ChatTemplateError, match="does not take"):
+    with pytest.raises(ChatTemplateError, match="rejects"):
         ChatTemplate("{{ 1 / 0 }}", {}, "T").render([USER])
     assert template._renderer._running() is process
     assert process.poll() is None
@@ -281,7 +281,7 @@ def test_a_process_that_is_killed_or_talks_nonsense(monkeypatch):
             template.render([USER], x=1)
     monkeypatch.undo()
     monkeypatch.setattr(sys, "executable", "/no/such/python")
-    with pytest.raises(ChatTemplateError, match=r"in a process of its own, and none can be started: .*python"):
+    with pytest.raises(ChatTemplateError, match=r"in a separate process, and that process cannot be started: .*python"):
         template.render([USER], x=1)
 
 

@@ -116,5 +116,5 @@ def test_flat_arrays_that_do_not_fit_their_names():
     arrays = list(init_params(CONFIG).values())
     with pytest.raises(ValueError, match="There are 35 arrays for 36 names; expected one name for each"):
         map_params_to_dict(arrays[:-1], param_names(CONFIG))
-    with pytest.raises(ValueError, match="'b' comes more than once"):
+    with pytest.raises(ValueError, match="'b' occurs more than once"):
         map_params_to_dict(arrays[:3], ["a", "b", "b"])

@@ -255,14 +255,16 @@ def test_a_file_or_a_folder_with_other_things_is_not_replaced(tmp_path, params):
     (tmp_path / "notes").write_text("mine")
     with pytest.raises(FileExistsError, match="notes is a file"):
         save_pretrained(tmp_path / "notes", CONFIG, params)
-    with pytest.raises(FileExistsError, match=r"holds notes, which the kit did not write there"):
+    with pytest.raises(FileExistsError, match=r"contains notes, which the kit did not write"):
         save_pretrained(tmp_path, CONFIG, params)
     assert (tmp_path / "notes").read_text() == "mine"
 
 
 def test_a_model_of_somebody_else_s_is_not_replaced(tmp_path, params):
     make_reference(True).save_pretrained(tmp_path)
-    with pytest.raises(FileExistsError, match=r"holds config.json, .*model.safetensors, which the kit did not write"):
+    with pytest.raises(
+        FileExistsError, match=r"contains config.json, .*model.safetensors, which the kit did not write"
+    ):
         save_pretrained(tmp_path, CONFIG, params)
     load_pretrained(tmp_path)
 
@@ -321,7 +323,7 @@ def sharded(tmp_path, params):
 
 def test_no_folder(tmp_path):
     with pytest.raises(
-        FileNotFoundError, match=r"There is no folder .*nowhere. Give a Hugging Face model folder, or `tiny`"
+        FileNotFoundError, match=r"There is no folder .*nowhere. Pass a Hugging Face model folder, or `tiny`"
     ):
         load_pretrained(tmp_path / "nowhere")
 
@@ -336,7 +338,7 @@ def test_a_missing_file(folder, name):
 def test_weights_in_an_older_format(folder):
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     with pytest.raises(
-        FileNotFoundError, match=r"It has pytorch_model.bin, an older format: save it again as safetensors"
+        FileNotFoundError, match=r"It contains pytorch_model.bin, an older format: save it again as safetensors"
     ):
         load_pretrained(folder)
 

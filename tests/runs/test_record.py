@@ -191,7 +191,7 @@ def test_every_place_at_which_a_kill_may_come(record, tmp_path, name):
 
 
 def test_what_is_no_run(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"holds no metrics.jsonl; expected the folder of a run"):
+    with pytest.raises(FileNotFoundError, match=r"contains no metrics.jsonl; expected the folder of a run"):
         RunRecord.load(tmp_path)
     (tmp_path / METRICS).mkdir()
     with pytest.raises(ValueError, match="is a folder; expected a file"):

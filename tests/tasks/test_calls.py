@@ -34,8 +34,8 @@ def task(returned):
         ([PROBLEM] * 3, "returned more than 2 problems; expected 2"),
         (lambda *_: itertools.repeat(PROBLEM), "returned more than 2 problems; expected 2"),
         (None, "raised TypeError"),
-        ([PROBLEM, "1+1="], "returned str at place 1; expected a Problem"),
-        ([Problem(None, "2"), PROBLEM], "returned Problem at place 0; expected a Problem, whose prompt is a text"),
+        ([PROBLEM, "1+1="], "returned str at position 1; expected a Problem"),
+        ([Problem(None, "2"), PROBLEM], "returned Problem at position 0; expected a Problem whose prompt is a str"),
         (failing, "raised KeyError: 'answer'"),
         (leaving, "raised SystemExit: 0"),
     ],
@@ -60,5 +60,5 @@ def test_a_judge_that_fails(judge):
 
 
 def test_a_task_that_explains_itself_is_not_explained_again():
-    with pytest.raises(TaskError, match=r"^held_out\(99999\) asks for 99999 problems, but 'addition' holds"):
+    with pytest.raises(TaskError, match=r"^held_out\(99999\) asks for 99999 problems, but 'addition' has only"):
         held_out_problems(Addition(), 99999)

@@ -65,8 +65,8 @@ def one(problems, completions):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"name": ""}, "name must be a text for logs and checkpoints, not ''"),
-        ({"name": None}, "name must be a text"),
+        ({"name": ""}, "name must be a string for logs and checkpoints, not ''"),
+        ({"name": None}, "name must be a string"),
         ({"sample": lambda n: []}, r"sample\(n\) must be callable as sample\(rng, n\)"),
         ({"held_out": lambda: []}, r"held_out\(\) must be callable as held_out\(n\)"),
         ({"is_correct": lambda completion: True}, r"callable as is_correct\(problem, completion\)"),
@@ -93,7 +93,7 @@ def test_validation_names_what_is_wrong(changes, message):
 @pytest.mark.parametrize(
     ("task", "message"),
     [
-        ("addition", r"the text 'addition'; expected a task, such as get_task\('addition'\)"),
+        ("addition", r"the string 'addition'; expected a task, such as get_task\('addition'\)"),
         (Addition, r"the class Addition; expected one of its instances, Addition\(\)"),
         (None, "NoneType is not a task yet: it lacks name, max_completion_length, reward_funcs, sample"),
         ({}, "dict is not a task yet"),
@@ -117,5 +117,5 @@ def test_a_file_that_ends_in_exit_ends_no_run(source, by, tmp_path, monkeypatch)
     file = tmp_path / f"exits_{by}_{len(source)}.py"
     file.write_text(source.format(task=textwrap.dedent(DOUBLING).replace("Problem", "object")))
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ValueError, match=r"called exit\(\), which would end the run before it began"):
+    with pytest.raises(ValueError, match=r"called exit\(\), which would end the run before it starts"):
         get_task(f"{file if by == 'file' else file.stem}:Doubling")

@@ -160,7 +160,7 @@ def of_any_number(*x: int):
         (no_description, "Argument 'x' of tool 'no_description' has no description"),
         (of_no_json_type, "Argument 'x' of tool 'of_no_json_type' has the type"),
         (of_broken_hint, "The type hints of tool 'of_broken_hint' cannot be read: name 'Missing'"),
-        (of_bad_choices, "has choices that are no JSON"),
+        (of_bad_choices, "has choices that are not JSON"),
         (of_any_number, r"takes \*x"),
     ],
 )

@@ -86,7 +86,7 @@ def _split(text: str) -> list[str]:
         ("(2 3)", "Character 4: expected an operator or ')', found '3'"),
         ("2)", "Character 2: expected an operator or the end, found ')'"),
         ("4/(5-5)", "Division by zero"),
-        ("1" * 65, "65 characters; at most 64"),
+        ("1" * 65, "65 characters; expected at most 64"),
         ("(" * 17 + "1" + ")" * 17, "More than 16 nested"),
         ("1+007", "007 has more than 9 digits or a leading zero"),
     ],

@@ -62,7 +62,7 @@ def test_the_split_is_by_what_is_asked(task):
 
 
 def test_a_small_set_takes_what_there_is_and_says_so(task):
-    with pytest.warns(UserWarning, match="'rows' holds 10 problems back, not 256"):
+    with pytest.warns(UserWarning, match="'rows' has 10 held-out problems, not 256"):
         assert len(task.held_out(256)) == 10
     assert len(held_out_problems(task, 256)) == 10
 
@@ -71,7 +71,7 @@ def test_a_test_split_of_its_own():
     task = RowsTask(GSM8K[:60], held_out_rows=GSM8K[60:])
     assert {p.prompt for p in task.held_out(40)} == {row["question"] for row in GSM8K[60:]}
     assert {p.prompt for p in task.sample(np.random.default_rng(0), 900)} == {row["question"] for row in GSM8K[:60]}
-    with pytest.warns(UserWarning, match="10 problems of rows are among the held-out ones"):
+    with pytest.warns(UserWarning, match="10 problems of rows are also held out"):
         task = RowsTask(GSM8K[:60], held_out_rows=GSM8K[50:])
     assert {p.prompt for p in task.sample(np.random.default_rng(0), 900)} == {row["question"] for row in GSM8K[:50]}
     with pytest.raises(TaskError, match="nothing is left"), pytest.warns(UserWarning, match="5 problems"):
@@ -93,7 +93,7 @@ def test_a_data_set_of_hugging_face(task):
     datasets = pytest.importorskip("datasets")
     read = RowsTask(datasets.Dataset.from_list(GSM8K))
     assert read.held_out(10) == task.held_out(10)
-    with pytest.raises(TaskError, match="It has the splits train, test: give one of them"):
+    with pytest.raises(TaskError, match="It has the splits train, test: pass one of them"):
         RowsTask(
             datasets.DatasetDict(
                 {"train": datasets.Dataset.from_list(GSM8K), "test": datasets.Dataset.from_list(GSM8K)}
@@ -220,12 +220,12 @@ def test_rows_that_ask_the_same_stay_rows_of_their_own():
     assert len(held_out) == task.num_held_out == 3
     assert len({prompt for prompt, _ in held_out}) == 1
     assert len(task.all_problems()) == 30
-    with pytest.warns(UserWarning, match="15 problems of rows are among the held-out ones"):
+    with pytest.warns(UserWarning, match="15 problems of rows are also held out"):
         assert RowsTask(rows, held_out_rows=rows[:5] + rows[10:15]).num_held_out == 10
 
 
 def test_questions_that_come_twice_with_different_answers():
-    with pytest.warns(UserWarning, match="1 of 21 rows of rows ask what another row asks, and have another answer"):
+    with pytest.warns(UserWarning, match="1 of 21 rows of rows have the same prompt as another row but a different"):
         RowsTask([*GSM8K[:20], {**GSM8K[3], "answer": "5"}])
 
 
@@ -235,7 +235,7 @@ def test_rows_without_answers_need_reward_functions_alone():
 
     for more in ({}, {"answer": None}, {"answer": ["two", "answers"]}):
         rows = [{"prompt": f"Say {i}."} | more for i in range(20)]
-        with pytest.warns(UserWarning, match="20 of 20 rows of rows have no answer, and is_correct is not given"):
+        with pytest.warns(UserWarning, match="20 of 20 rows of rows have no answer, and is_correct is not set"):
             task = RowsTask(rows, [length])
         problem = task.held_out(1)[0]
         assert (problem.answer, problem.data) == ("", rows[int(problem.prompt[4:-1])])
@@ -283,19 +283,21 @@ BAD_FILES = {
     "one row": ([LINE], "problems has one problem"),
     "no JSON": ([LINE, LINE[:-4]], "problems.jsonl, line 2 is not JSON"),
     "not JSON after an empty line": ([LINE, "", "x"], "line 3 is not JSON"),
-    "NaN": (['{"question": "1?", "answer": NaN}'], r"line 1 is not JSON \(NaN is no number\)"),
+    "NaN": (['{"question": "1?", "answer": NaN}'], r"line 1 is not JSON \(NaN is not a number\)"),
     "a huge line": ([LINE, '{"question": "' + "x" * 10_000_000 + '"}'], "line 2 has more than 1,048,576 bytes"),
     "a list": ([f"[{LINE}]"], "line 1 is a list; expected an object"),
     "no question": ([LINE, '{"answer": "1"}'], "line 2 has no prompt: it has 'answer'; expected one of 'prompt', "),
     "no answer": ([LINE, '{"question": "1?"}'], "line 2 has no answer"),
-    "an empty question": ([LINE, '{"question": " ", "answer": "1"}'], "line 2 has the prompt ' '; expected a text"),
-    "no text": ([LINE, '{"question": 3, "answer": "1"}'], "line 2 has the prompt 3; expected a text"),
-    "no answer's kind": ([LINE, '{"question": "1?", "answer": [1]}'], r"line 2 has the answer \[1\]; expected a text"),
+    "an empty question": ([LINE, '{"question": " ", "answer": "1"}'], "line 2 has the prompt ' '; expected a string"),
+    "no text": ([LINE, '{"question": 3, "answer": "1"}'], "line 2 has the prompt 3; expected a string"),
+    "no answer's kind": ([LINE, '{"question": "1?", "answer": [1]}'], r"line 2 has the answer \[1\]; expected a "
+    "string"),
     "an empty answer": ([LINE, '{"question": "1?", "answer": null}'], "line 2 has the answer None"),
-    "nothing behind ####": ([LINE, '{"question": "1?", "answer": "so ####"}'], "line 2 has the answer .* behind its"),
+    "nothing behind ####": ([LINE, '{"question": "1?", "answer": "so ####"}'], "line 2 has the answer .* after its"),
     "a box that is not closed": ([LINE, '{"question": "1?", "answer": "\\\\boxed{3"}'], "line 2 has .* not closed"),
     "an empty box": ([LINE, '{"question": "1?", "answer": "$\\\\boxed{}$"}'], "line 2 has the answer .* in its box"),
-    "half a character": ([LINE, '{"question": "\\ud800", "answer": "1"}'], "line 2 has a prompt that is no text"),
+    "half a character": ([LINE, '{"question": "\\ud800", "answer": "1"}'], "line 2 has a prompt that is not valid "
+    "text"),
     "brackets without end": ([LINE, "[" * 100_000], "line 2 is not JSON"),
 }  # fmt: skip
 
@@ -316,10 +318,13 @@ def test_bad_files_are_refused_by_line(lines, words, tmp_path):
         ([GSM8K[0], {"question": "?", "answer": True}], "Row 2 of rows has the answer True"),
         (
             [{"prompt": [{"role": "user", "content": "?", "more": {1, 2}}], "answer": "1"}],
-            "Row 1 of rows has a prompt that is no text",
+            "Row 1 of rows has a prompt that is not valid text",
         ),
         *(
-            ([GSM8K[0], {"prompt": chat, "answer": "1"}], "Row 2 of rows has the prompt .*; expected a text, or a list")
+            (
+                [GSM8K[0], {"prompt": chat, "answer": "1"}],
+                "Row 2 of rows has the prompt .*; expected a string, or a list",
+            )
             for chat in (
                 [],
                 [{"role": "user"}],

@@ -84,15 +84,15 @@ def test_the_form_is_read_off_the_names():
     [
         (lambda completion: 0, r"takes \(completion\); expected \(problems, completions\), or TRL's \(prompts, compl"),
         (lambda: 0, r"takes \(\); expected"),
-        (lambda problems, completions, answers: 0, r"takes \(problems, completions, answers\).*by name, in TRL's form"),
+        (lambda problems, completions, answers: 0, r"takes \(problems, completions, answers\).*In TRL's form"),
         (lambda p, c, *, answer: 0, r"takes \(p, c, \*, answer\)"),
         (lambda text, truth, extra: 0, r"takes \(text, truth, extra\)"),
         (
             lambda prompts, completions, trainer_state: 0,
-            "trainer_state is TRL's own and not passed here",
+            "trainer_state exists only in TRL and is not passed here",
         ),
-        (lambda completions, log_metric, **kwargs: 0, "log_metric is TRL's own"),
-        (lambda prompts, /, completions, completion_ids: 0, "prompts cannot be given by name"),
+        (lambda completions, log_metric, **kwargs: 0, "log_metric exists only in TRL"),
+        (lambda prompts, /, completions, completion_ids: 0, "prompts cannot be passed by name"),
     ],
 )
 def test_what_has_neither_form_is_told_both(func, message):
@@ -128,7 +128,7 @@ def test_a_missing_column_is_named_with_those_there_are():
     def judge(completions, level): ...
 
     with pytest.raises(
-        TaskError, match=r"'judge' asks for 'level', but problem 1 of 2 lacks it\. All .* have a, answer"
+        TaskError, match=r"'judge' has a parameter 'level', but problem 1 of 2 lacks it\. All .* have a, answer"
     ):
         reward_arguments(judge, PROBLEMS, COMPLETIONS)
     with pytest.raises(TaskError, match=r"asks for 'solution', but no problem has it\. All problems have a, answer"):

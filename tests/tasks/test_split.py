@@ -45,5 +45,5 @@ class TestHeldOut:
     def test_asking_for_too_many(self, task):
         available = len(task._held_out)
         assert len(task.held_out(available)) == available
-        with pytest.raises(ValueError, match=f"'{task.name}' holds {available} back"):
+        with pytest.raises(ValueError, match=f"'{task.name}' has only {available} held-out"):
             task.held_out(available + 1)

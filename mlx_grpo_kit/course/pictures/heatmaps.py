@@ -1,4 +1,4 @@
-"""Matrices with their numbers written in them, and who gets the gradient: an operation with its way back."""
+"""Matrices with their numbers written in them, and operations with their gradients flowing back to the inputs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MINUS = "\N{MINUS SIGN}"
 
 
 def cell_text(value: float) -> str:
-    """A number as it stands in a cell: two digits behind the point at most, "≈0" for what would round to 0."""
+    """The text of a number in a cell: at most two decimal places, "≈0" for what would round to 0."""
     if value != value:
         return "nan"
     if abs(value) == float("inf"):
@@ -49,7 +49,7 @@ def draw_gradient_heatmap(
             framed.
         grads: the gradient of each input, by the same names
 
-    Blue is positive, orange negative, white is 0; each gradient has a scale of its own.
+    Blue is positive, orange negative, white is 0; each gradient has its own scale.
     """
     inputs = {key: table(array) for key, array in inputs.items()}
     grads = {key: _clean(table(grads[key])) for key in inputs}
@@ -74,7 +74,7 @@ def draw_gradient_heatmap(
         _draw_table(page, left, bottom, grads[key], title=f"gradient of {key}", colored=True)
     _draw_table(page, out_left, top, out, title="out", framed=g != 0)
     _draw_table(page, out_left, bottom, g, title="g", framed=g != 0, colored=True)
-    # The arrows stand at the height of the first rows: tables may have different numbers of them.
+    # The arrows are level with the first rows, because tables may have different numbers of rows.
     level = CELL_HEIGHT * min(array.shape[0] for array in (*inputs.values(), out)) / 2
     for y, label, ends in (
         (top - level, "forward", (0.12, ARROW - 0.12)),

@@ -1,7 +1,7 @@
 """Learners compute the gradient of a batch: MLX at once, MLX layer by layer, torch, or JAX.
 
-All have one interface (`learner.py`), and none is special. A learner of your own is a subclass of one of them, handed
-to the trainer as `learner=`.
+All have the same interface (`learner.py`). Your own learner is a subclass of one of them, which you pass to the trainer
+as `learner=`.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from mlx_grpo_kit.grpo.learners.learner import Learner
 from mlx_grpo_kit.grpo.learners.mlx_at_once import MLXAtOnce
 from mlx_grpo_kit.grpo.learners.mlx_by_layer import MLXByLayer
 from mlx_grpo_kit.runtime import mx
-from mlx_grpo_kit.runtime.lazy import INSTALL, lazy_names
+from mlx_grpo_kit.runtime.lazy import lazy_names
 
 __all__ = ["Learner", "MLXAtOnce", "MLXByLayer", "learner_class"]
 
 OTHERS = {"torch": "TorchLearner", "jax": "JAXLearner"}
-"""By GRPOConfig's `backend`: the class. The frameworks load where they are used."""
+"""The learner classes by GRPOConfig's `backend`. A framework loads when it is first used."""
 
-__getattr__, __dir__ = lazy_names(__name__, {"TorchLearner": "torch_learner", "JAXLearner": "jax_learner"}, INSTALL)
+__getattr__, __dir__ = lazy_names(__name__, {"TorchLearner": "torch_learner", "JAXLearner": "jax_learner"})
 
 
 def learner_class(args: GRPOConfig, dtype: mx.Dtype) -> type[Learner]:
-    """The learner that the settings ask for.
+    """The learner that the settings select.
 
-    Raises ValueError for a dtype that it does not compute in, and ImportError where the framework is missing.
+    Raises ValueError for a dtype that it does not support, and ImportError if the framework is missing.
     """
     if args.backend == "mlx":
         return MLXByLayer if args.gradient_checkpointing else MLXAtOnce
     if dtype != mx.float32:
         raise ValueError(
             f"The parameters are {str(dtype).rpartition('.')[2]}, and the learner of backend={args.backend!r} computes "
-            "in float32. Expected float32 parameters, as load_pretrained gives them, or backend='mlx'."
+            "in float32. Expected float32 parameters, as load_pretrained returns them, or backend='mlx'."
         )
     return getattr(sys.modules[__name__], OTHERS[args.backend])

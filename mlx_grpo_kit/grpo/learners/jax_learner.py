@@ -1,4 +1,4 @@
-"""JAX in the place of MLX for the learning half of a GRPO step, as `torch_learner.py` has torch there.
+"""JAX instead of MLX for the learning half of a GRPO step, like torch in `torch_learner.py`.
 
 Loss and gradient are one compiled function. It is compiled once for each shape, so batches are padded to few of them.
 """
@@ -20,11 +20,11 @@ from mlx_grpo_kit.grpo.micro_batches import MicroBatch
 from mlx_grpo_kit.grpo.policy import Policy
 from mlx_grpo_kit.runtime import mx
 
-WIDTH = 8  # tokens, whose multiples prompts and completions are padded to; the number of prompts is to a power of two
+WIDTH = 8  # pad prompts and completions to multiples of this many tokens, and the number of prompts to a power of two
 
 
 class JAXLearner(Learner):
-    """JAX computes log-probabilities and gradients, of copies of MLX's arrays."""
+    """Compute log-probabilities and gradients with JAX, from copies of MLX's arrays."""
 
     def logps(self, params: Mapping[str, mx.array], batch: PaddedBatch) -> mx.array:
         """Log-probabilities of the completions' tokens, [B, T]."""
@@ -73,12 +73,12 @@ def _gradients(config, loss_config, temperature, params, ids, mask, others):
 
 
 def _arrays(params: Mapping[str, mx.array]) -> dict[str, jax.Array]:
-    """JAX's arrays of the parameters, over the same memory where it takes that."""
+    """The parameters as JAX arrays, over the same memory if JAX accepts that."""
     return {name: jnp.asarray(np.array(value, copy=False)) for name, value in params.items()}
 
 
 def _padded_ids(batch: PaddedBatch) -> dict[str, np.ndarray]:
-    """The arguments of `completion_logits`, with room around them: prompts on the left, completions on the right."""
+    """The arguments of `completion_logits`, padded: prompts on the left, completions on the right."""
     (num_prompts, length), (_, width) = batch.prompt_ids.shape, batch.completion_ids.shape
     rows, left = 2 ** (num_prompts - 1).bit_length() - num_prompts, -length % WIDTH
     mask = np.ones(batch.prompt_ids.shape, np.int32) if batch.prompt_mask is None else np.array(batch.prompt_mask)
@@ -91,6 +91,6 @@ def _padded_ids(batch: PaddedBatch) -> dict[str, np.ndarray]:
 
 
 def _padded(value: mx.array, *shape: int) -> np.ndarray:
-    """Zeros behind the numbers, up to this shape."""
+    """The values padded with zeros at the end, up to this shape."""
     value = np.array(value)
     return np.pad(value, [(0, size - own) for size, own in zip(shape, value.shape, strict=True)])

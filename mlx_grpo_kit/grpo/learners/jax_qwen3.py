@@ -1,11 +1,11 @@
-"""Qwen3 in JAX: `qwen3/forward.py` once more, over the same dictionary of names.
+"""Qwen3 in JAX: the functions of `qwen3/forward.py`, over the same dictionary of parameters.
 
-Every function is pure, so `jax.jit`, `jax.grad` and a mesh of devices take it as it stands. Shapes are known while a
-function is traced; that is why positions and their angles are plain NumPy here, and constants of the compiled program.
+Every function is pure, so `jax.jit`, `jax.grad` and a mesh of devices take it unchanged. Shapes are known while a
+function is traced, so positions and their angles are plain NumPy here, and become constants of the compiled program.
 Layers are written out: `jax.lax.scan` over them is no faster to compile on CPUs, and a quarter slower to run.
 
-The transformer works on tokens in a row, [N, hidden]. Only attention needs to know which of them make a sequence, and
-is told (`attend`). So a prompt is computed once, beside all of its completions and in one pass with them.
+The transformer works on a flat list of tokens, [N, hidden]. Only attention needs to know which of them form a sequence,
+so it is an argument (`attend`). So a prompt is computed once for all of its completions, and in one pass with them.
 
 Shapes: B rows, T tokens, S positions of keys, V vocabulary, H query heads, K heads of keys and values, D head_dim, N
 tokens in all.
@@ -32,7 +32,7 @@ def qwen3_forward(
 ) -> jax.Array:
     """Logits of the next token after every position: int [B, T] -> [B, T, V].
 
-    `attention_mask` is [B, T], 1 for a token and 0 for padding, on whichever side it stands.
+    `attention_mask` is [B, T], 1 for a token and 0 for padding on either side.
     """
     batch, num_tokens = input_ids.shape
     mask = visible(num_tokens, 0, attention_mask)
@@ -53,16 +53,16 @@ def completion_logits(
     completion_ids: jax.Array,
     prompt_mask: jax.Array | None = None,
 ) -> jax.Array:
-    """Logits that predict each completion token: [B, T, V], the first of a row by the last position of its prompt.
+    """The logits that predict each completion token, [B, T, V]. The prompt's last position predicts the first one.
 
     Args:
-        prompt_ids: int [B / group size, P], padded on the left. Each is computed once and serves the completions of its
-            group, which stand next to each other.
+        prompt_ids: int [B / group size, P], padded on the left. Each is computed once for all completions of its group,
+            which are adjacent.
         completion_ids: int [B, T], padded on the right.
-        prompt_mask: [B / group size, P], 0 for padding; None where no prompt is padded.
+        prompt_mask: [B / group size, P], 0 for padding; None if no prompt is padded.
     """
     (num_prompts, prompt_length), (batch, length) = prompt_ids.shape, completion_ids.shape
-    split = [num_prompts * prompt_length]  # tokens of prompts, then those of completions
+    split = [num_prompts * prompt_length]  # tokens of prompts come first, then those of completions
 
     def for_completions(of_prompts: jax.Array) -> jax.Array:
         return jnp.repeat(of_prompts, batch // num_prompts, axis=0)
@@ -134,7 +134,8 @@ def attention(queries: jax.Array, keys: jax.Array, values: jax.Array, mask: jax.
     num_groups = keys.shape[2]
     groups = (queries * head_dim**-0.5).reshape(*rows, num_groups, num_heads // num_groups, head_dim)
     scores = jnp.einsum("btkgd,bskd->bkgts", groups, keys).astype(jnp.float32)
-    # Finite where nothing is to be seen: a padded row whose scores were all -inf would be NaN, and its gradient too.
+    # The score is finite even if a row sees nothing: a padded row whose scores were all -inf would give NaN, and so
+    # would its gradient.
     weights = jax.nn.softmax(jnp.where(mask, scores, -1e9), axis=-1).astype(values.dtype)
     return jnp.einsum("bkgts,bskd->btkgd", weights, values).reshape(queries.shape)
 
@@ -142,7 +143,7 @@ def attention(queries: jax.Array, keys: jax.Array, values: jax.Array, mask: jax.
 def visible(num_queries: int, num_past: int, attention_mask: jax.Array | None = None) -> jax.Array:
     """The keys that each query may look at: bool [1 or B, 1, 1, T, S]; its own position and earlier ones, no padding.
 
-    `attention_mask` is [B, <= S]; positions that it is too short for count as tokens.
+    `attention_mask` is [B, <= S]; positions beyond its end count as tokens.
     """
     num_keys = num_past + num_queries
     causal = np.tri(num_queries, num_keys, num_past, dtype=bool)[None, None, None]
@@ -178,5 +179,5 @@ def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
 
 
 def output_logits(config: Qwen3Config, params: Params, hidden: jax.Array) -> jax.Array:
-    """[..., hidden] -> [..., V], through the embedding's own matrix where the two are tied."""
+    """[..., hidden] -> [..., V], through the embedding's matrix if the two are tied."""
     return hidden @ params["embedding.weight" if config.tie_word_embeddings else "lm_head.weight"].T

@@ -24,31 +24,32 @@ from mlx_grpo_kit.grpo.processes import World
 from mlx_grpo_kit.qwen3 import Qwen3Config, count_total_parameters
 from mlx_grpo_kit.runtime.blas import all_cores, bound, mx
 
-# Tokens times parameters of a micro-batch, above which learning gets all cores. With MKL on two cores 0.8M parameters
-# and 1,400 tokens gain nothing by a second thread, and 5.2M a fifth (beside a busy program they lose two fifths).
-# OpenBLAS spins while it waits: there 5.2M gain a quarter, and beside a busy program take twice as long, so only what
-# is larger goes. A fixed bound, because another number of threads rounds differently: the same seed stays the same run.
+# Learning uses all cores if a micro-batch has more tokens times parameters than this. With MKL on two cores, 0.8M
+# parameters and 1,400 tokens gain nothing from a second thread, and 5.2M gain a fifth (while another program is busy
+# they lose two fifths). OpenBLAS spins while it waits: with it 5.2M gain a quarter, and take twice as long while
+# another program is busy, so only larger models use all cores. The bound is fixed, because another number of threads
+# rounds differently: the same seed must give the same run.
 MANY_PRODUCTS = 3e10 if "openblas" in str(bound) else 3e9
 
 
 @dataclass(frozen=True)
 class MicroBatches:
-    """A step's micro-batches of this process, and what the completions that are left out add to the metrics."""
+    """This process's micro-batches of a step, and the share of the left-out completions in the metrics."""
 
     each: list[MicroBatch]
     left_out: dict[str, float]
 
 
 class Learner(ABC):
-    """Log-probabilities and gradients of a Qwen3, of parameters and batches in MLX's arrays.
+    """Compute log-probabilities and gradients of a Qwen3; parameters and batches are MLX arrays.
 
-    A subclass computes both for one micro-batch (`logps`, `add_gradients`). Here they are added up over micro-batches
-    and processes. A learner keeps nothing between its calls.
+    A subclass computes both for one micro-batch (`logps`, `add_gradients`). This class adds them up over micro-batches
+    and processes. A learner has no state.
 
     Args:
-        config: the model.
+        config: the configuration of the model.
         args: the settings.
-        loss_config: what is minimised.
+        loss_config: the settings of the loss.
         world: the processes that learn together.
     """
 
@@ -94,8 +95,8 @@ class Learner(ABC):
     def gradient(self, policy: Policy, micro_batches: MicroBatches) -> tuple[Gradient, dict[str, float]]:
         """The gradient of all micro-batches of all processes together, and their metrics.
 
-        Without any micro-batch it is 0: moments still decay. "sampling/sampling_logp_difference" is how far sampler and
-        learner disagree about the same policy.
+        Without any micro-batch it is 0, and the optimizer's moments still decay. "sampling/sampling_logp_difference" is
+        how far sampler and learner disagree about the same policy.
         """
         grads = Gradient()
         totals = dict.fromkeys(("loss", *metric_names(self.loss_config)), 0.0) | micro_batches.left_out

@@ -1,4 +1,4 @@
-"""The gradient of a micro-batch by MLX, all of the model in one graph."""
+"""The gradient of a micro-batch by MLX, with the whole model in one graph."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mlx_grpo_kit.runtime import mx
 
 
 class MLXAtOnce(Learner):
-    """MLX differentiates the whole path parameters -> logits -> log-probabilities -> loss in one graph."""
+    """Differentiate the whole path parameters -> logits -> log-probabilities -> loss with MLX in one graph."""
 
     def logps(self, params: Mapping[str, mx.array], batch: PaddedBatch) -> mx.array:
         """Log-probabilities of the completions' tokens, [B, T]."""
@@ -40,7 +40,7 @@ class MLXAtOnce(Learner):
             )
 
         (loss, logps, metrics), found = mx.value_and_grad(loss_fn)(policy.trained)
-        # Taken out of the dictionary, so that MLX adds in place.
+        # Remove the array from the dictionary, so that MLX can add in place.
         grads |= {name: grads.pop(name) + found.pop(name) if name in grads else found.pop(name) for name in [*found]}
         mx.eval(loss, logps, metrics, grads)
         return loss, logps, metrics

@@ -1,19 +1,19 @@
-"""The gradient of the whole model one layer at a time: checkpointing in which every step is an evaluation of its own.
+"""The gradient of the whole model one layer at a time: checkpointing with a separate evaluation per layer.
 
-Forwards only the input of each transformer block is kept (Chen et al. 2016, https://arxiv.org/abs/1604.06174).
-Backwards each block is computed once more, gives the gradients of its weights and of its input, and is forgotten before
-the next one. In one graph of the whole model MLX would decide what is alive at a time; here it is never more than the
-inputs, one block's inside, and gradients, each of which is a single buffer from the first number that it gets:
+The forward pass keeps only the input of each transformer block (Chen et al. 2016, https://arxiv.org/abs/1604.06174).
+The backward pass recomputes each block, computes the gradients of its weights and of its input, and frees it before the
+next one. In one graph of the whole model MLX would decide what is alive at a time. Here it is never more than the
+inputs, the inside of one block, and the gradients, each of which is a single buffer from the start:
 
     embed -> x0 -> block 0 -> x1 -> ... -> block L-1 -> xL -> norm -> output layer, in chunks -> log-probs -> loss
              |                |                          |            |
-             kept             kept                       kept         logits made again: rows of its gradient in place
+             kept             kept                       kept         logits recomputed: rows of its gradient in place
 
-The embedding's gradient has two sources, the output layer (where it is tied) and the look-up of tokens. Both add to the
-same buffer, where a graph of the whole holds three of the size of the vocabulary.
+The embedding's gradient has two sources, the output layer (if it is tied) and the look-up of tokens. Both add to the
+same buffer, while a graph of the whole model holds three buffers of the size of the vocabulary.
 
-Where adapters train beside a frozen model, only they have gradients: the output layer goes by once, and nothing is
-asked of what lies before the first adapter.
+If adapters are trained, only they have gradients: the output layer is computed once, and the backward pass ends at the
+first adapter.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ BatchLoss = Callable[[mx.array, mx.array], tuple[mx.array, dict[str, mx.array]]]
 
 
 class MLXByLayer(Learner):
-    """`MLXAtOnce` that keeps no more in memory than the inside of one transformer block."""
+    """Compute the gradient of `MLXAtOnce` with the activations of only one transformer block in memory."""
 
     def logps(self, params: Mapping[str, mx.array], batch: PaddedBatch) -> mx.array:
         """Log-probabilities of the completions' tokens, [B, T]."""
@@ -91,17 +91,17 @@ def add_gradients(
     frozen: Mapping[str, mx.array] | None = None,
     scale: float = 1.0,
 ) -> tuple[mx.array, mx.array, dict[str, mx.array]]:
-    """Add the gradient of a loss of log-probabilities to `grads`; returns (loss, logps [B, T], metrics). Evaluated.
+    """Add the gradient of a loss to `grads`, evaluated; returns (loss, logps [B, T], metrics).
 
     Args:
-        params: what is trained, float32. The model computes in `dtype`, to which they are cast where they are used.
-        batch: completions and their prompts; a prompt goes through each block beside its completions, once.
-        loss_fn: computes the loss and its metrics from what `batch_logps` would return.
-        grads: float32, by name; names that are missing count as 0. A buffer that nobody else holds is added to in
-            place, so that a second batch needs no second set of gradients.
-        entropy_gradient: whether the loss has a gradient in the entropies too.
-        frozen: the model in `dtype`, or quantized, where `params` are adapters beside it.
-        scale: of the adapters.
+        params: the trained arrays, float32. The model computes in `dtype`; they are cast when they are used.
+        batch: completions and their prompts; a prompt passes through each block once, together with its completions.
+        loss_fn: a function of the log-probabilities and entropies that `batch_logps` would return.
+        grads: float32, by name; a missing name counts as 0. A buffer without other references is added to in place, so
+            that a second batch needs no second set of gradients.
+        entropy_gradient: True if the loss also has a gradient in the entropies.
+        frozen: the base model in `dtype` or quantized, if `params` are adapters; else None.
+        scale: the factor of the adapters' output.
     """
     add = partial(_add, grads)
     model = frozen or params
@@ -170,10 +170,10 @@ def add_gradients(
 
 
 class _Block:
-    """A transformer block over the prompts and, if they have more than one token, the completions behind them.
+    """A transformer block over the prompts and, if they have more than one token, the completions after them.
 
-    A function of arrays alone, as `mx.vjp` wants it: (what is trained, in the order of `names`, prompts' hidden states
-    [, those of the completions]) -> the hidden states after it.
+    It is a function of arrays alone, as `mx.vjp` requires: (trained arrays in the order of `names`, hidden states of
+        the prompts [, those of the completions]) -> the hidden states after the block.
     """
 
     def __init__(
@@ -219,12 +219,12 @@ def _final_norm(
 
 
 def _taken(grads: dict[str, mx.array], params: Mapping[str, mx.array], name: str) -> mx.array:
-    """The gradient so far, out of the dictionary: what nobody else holds is changed in place."""
+    """Remove and return the gradient so far: MLX changes an array in place if nothing else references it."""
     return grads.pop(name) if name in grads else mx.zeros(params[name].shape)
 
 
 def _add(grads: dict[str, mx.array], found: Mapping[str, mx.array], others: list[mx.array]) -> None:
-    """Add what was found to `grads`, and evaluate both it and `others`, which come from the same backward pass."""
+    """Add `found` to `grads`, and evaluate both and `others`, which come from the same backward pass."""
     sums = {name: grads.pop(name) + value if name in grads else value for name, value in found.items()}
     mx.eval(sums, others)
     grads |= sums

@@ -1,9 +1,8 @@
-"""torch in the place of MLX for the learning half of a GRPO step, where it is the faster one: on CPUs.
+"""torch instead of MLX for the learning half of a GRPO step. On CPUs it is faster.
 
-`GRPOTrainer` samples, rewards and updates as ever; what it has from here are log-probabilities and gradients.
-Parameters are read where MLX has them in memory, and gradients are copied once. There is nothing to keep in step:
-snapshots, checkpoints and steps that fail know one set of numbers, and a run may go on in the other framework at any
-step.
+`GRPOTrainer` samples, rewards and updates as always; this learner computes log-probabilities and gradients. It reads
+parameters in MLX's memory, and copies gradients once. So there is one set of parameters for snapshots, checkpoints and
+failing steps, and you can switch the backend at any step.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from mlx_grpo_kit.grpo.policy import Policy
 from mlx_grpo_kit.runtime import all_cores, mx
 from mlx_grpo_kit.runtime.torch_threads import use_threads
 
-# Tokens times parameters of a micro-batch, above which torch's MKL gets all cores. A fixed bound, because another
-# number of threads rounds differently: the same seed stays the same run.
+# torch's MKL uses all cores if a micro-batch has more tokens times parameters than this. The bound is fixed, because
+# another number of threads rounds differently: the same seed must give the same run.
 MANY_PRODUCTS = 5e8
 
 
 class TorchLearner(Learner):
-    """torch computes log-probabilities and gradients, over MLX's arrays."""
+    """Compute log-probabilities and gradients with torch, over the memory of MLX's arrays."""
 
     def logps(self, params: Mapping[str, mx.array], batch: PaddedBatch) -> mx.array:
         """Log-probabilities of the completions' tokens, [B, T]."""
@@ -78,7 +77,7 @@ class TorchLearner(Learner):
 
 
 def _tensor(value: mx.array | float | None) -> torch.Tensor | float | None:
-    """An MLX array as a tensor over the same memory, which nobody may write to. What is no array stays what it is."""
+    """An MLX array as a read-only tensor over the same memory. Anything that is not an array is returned unchanged."""
     return torch.from_numpy(np.array(value, copy=False)) if isinstance(value, mx.array) else value
 
 
@@ -88,11 +87,11 @@ def _ids_and_mask(batch: PaddedBatch) -> tuple[torch.Tensor, torch.Tensor, torch
 
 @contextmanager
 def _at_full_speed(params: Mapping[str, mx.array], batch: PaddedBatch) -> Iterator[None]:
-    """torch computes with the faster operations, on one core or on all; afterwards everything is as before.
+    """Let torch compute with the faster operations, on one core or on all, and restore its settings afterwards.
 
-    Where OpenBLAS has the products, one thread of it does what two of MKL's do, and the trainer says when it is to have
-    more. torch's threads spin while they wait, as OpenBLAS's do, and two kinds of them on the same cores would keep
-    each other waiting. OMP_NUM_THREADS, where it is set, holds for everything.
+    If OpenBLAS computes the products, one of its threads does as much as two of MKL's, and the trainer decides when it
+    gets more. torch's threads spin while they wait, and so do OpenBLAS's, so the two on the same cores would delay each
+    other. If OMP_NUM_THREADS is set, it applies to everything.
     """
     with FasterOperations():
         if "OMP_NUM_THREADS" in os.environ:

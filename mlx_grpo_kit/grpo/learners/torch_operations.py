@@ -1,8 +1,8 @@
-"""Two of torch's operations as a CPU computes them faster: linear maps and RMSNorm, which take most of a learning pass.
+"""Faster CPU versions of two of torch's operations: linear maps and RMSNorm, which take most of a learning pass.
 
 torch's MKL uses AVX-512 on Intel processors only. On AMD processors `mlx_grpo_kit/runtime/openblas.py` finds an
-OpenBLAS that uses it and serves MLX with it; here it serves torch too. RMSNorm's two passes are written out by hand, in
-half as many visits to memory as the automatic rule makes.
+OpenBLAS that uses it and makes MLX call it; this file makes torch call it too. RMSNorm's two passes are written by
+hand, and access memory half as often as the automatic rule.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from torch.overrides import TorchFunctionMode
 
 from mlx_grpo_kit.runtime.blas import bound
 
-ROW_MAJOR, AS_IT_IS, TRANSPOSED = 101, 111, 112  # CBLAS's names for them
+ROW_MAJOR, AS_IT_IS, TRANSPOSED = 101, 111, 112  # CBLAS's constants
 
 
 @cache
 def sgemm() -> Callable | None:
-    """`cblas_sgemm` of the OpenBLAS that MLX is served by, or None where it is served by another library."""
+    """`cblas_sgemm` of the OpenBLAS that MLX uses, or None if MLX uses another library."""
     if bound is None or "scipy_openblas" not in bound.name:
         return None
     function = ctypes.CDLL(str(bound)).scipy_cblas_sgemm
@@ -36,16 +36,16 @@ def sgemm() -> Callable | None:
 
 
 class FasterOperations(TorchFunctionMode):
-    """While this is entered, `functional.linear` and `functional.rms_norm` of float32 on the CPU are those below.
+    """In this context, `functional.linear` and `functional.rms_norm` of float32 on the CPU are those below.
 
-    Linear maps go through `sgemm`, where there is one, on as many threads as MLX's products.
+    Linear maps call `sgemm`, if there is one, on as many threads as MLX's products.
     """
 
     def __torch_function__(self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         if function is functional.linear and sgemm() is not None and _are_matrices(args):
             return _Linear.apply(*args)
         if function is functional.rms_norm and _fits(args[0]) and len(args[1]) == 1:
-            weight, eps = kwargs["weight"], kwargs["eps"]  # torch hands the first two on by place
+            weight, eps = kwargs["weight"], kwargs["eps"]  # torch passes the first two by position
             if weight is not None and eps is not None:
                 return _RMSNorm.apply(args[0], weight, eps)
         return function(*args, **(kwargs or {}))
@@ -62,7 +62,7 @@ def _are_matrices(arrays: tuple) -> bool:
 class _RMSNorm(torch.autograd.Function):
     """n * weight, where n = x / rms and rms = sqrt(mean(x^2) + eps), over the last axis.
 
-    To x the gradient is (g - n * mean(g * n)) / rms, where g is what reaches n.
+    The gradient of x is (g - n * mean(g * n)) / rms, where g is the gradient of n.
     """
 
     @staticmethod
@@ -112,7 +112,7 @@ def product(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _as_cblas_reads_it(x: Tensor) -> tuple[Tensor, int, int]:
-    """The matrix or a copy of it, whether it lies there by rows or by columns, and how far apart those are."""
+    """The matrix or a copy of it, its order (by rows or by columns), and the stride between rows or columns."""
     rows, columns = x.shape
     if x.stride(0) == 1 and x.stride(1) >= max(rows, 2):
         return x, TRANSPOSED, x.stride(1)

@@ -1,11 +1,11 @@
 """Qwen3 in torch, over the kit's own dictionary of parameters: the same names, the same shapes, the same numbers.
 
     logits = qwen3_forward(config, params, input_ids)         # params: {"embedding.weight": tensor, ...}
-    model = Qwen3(config, params)                             # the same as a module, for whoever wants one
+    model = Qwen3(config, params)                             # the same as a module
 
-A pure function first, so that `torch.func.functional_call`, `torch.func.grad` and torchax take it as they take any. The
-transformer works on tokens in a row, [N, hidden], because only attention needs to know which of them make a sequence:
-`attend` is told. That is what lets a prompt be computed once, beside all of its completions and in one pass with them
+It is a pure function, so `torch.func.functional_call`, `torch.func.grad` and torchax accept it. The transformer works
+on a flat list of tokens, [N, hidden], because only attention needs to know which of them form a sequence, and gets that
+as an argument (`attend`). So a prompt is computed once for all of its completions, and in one pass with them
 (`completion_logps`).
 
 Shapes: B rows, T tokens, V vocabulary, H query heads, K heads of keys and values, D head_dim, N tokens in all.
@@ -27,7 +27,7 @@ from mlx_grpo_kit.qwen3.config import Qwen3Config
 from mlx_grpo_kit.qwen3.yarn import yarn_attention_factor, yarn_wavelengths
 
 WHOLE = 2**26
-"""Numbers in a table of logits that is made at once: 256 MB."""
+"""The most numbers in a table of logits that is computed at once: 256 MB."""
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Queries [N, H, D], keys and values [N, K, D] -> for each query the values that it mixes: [N, H, D]."""
@@ -39,9 +39,9 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def rope_table(config: Qwen3Config, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of the angles by which the pairs of numbers turn at these positions: [N, 1, D] twice.
+    """Cosine and sine of the angles by which pairs of numbers are rotated at these positions: [N, 1, D] twice.
 
-    The sine of the first half is negative: `turn` adds where a rotation subtracts.
+    The sine of the first half is negative: `turn` adds, while a rotation subtracts.
     """
     if config.rope_scaling is None:
         pairs = torch.arange(0, config.head_dim, 2, dtype=torch.float32, device=positions.device)
@@ -56,7 +56,7 @@ def rope_table(config: Qwen3Config, positions: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def turn(x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
-    """Turn the pairs (x[i], x[i + D/2]) of [N, heads, D] by the angles of `rope_table`."""
+    """Rotate the pairs (x[i], x[i + D/2]) of [N, heads, D] by the angles of `rope_table`."""
     cos, sin = table
     return x * cos + x.roll(x.shape[-1] // 2, dims=-1) * sin
 
@@ -64,7 +64,7 @@ def turn(x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
 def visible(num_queries: int, num_keys: int, attention_mask: Tensor | None, device: torch.device) -> Tensor:
     """The keys that each of the last `num_queries` positions may look at: bool [1 or B, 1, num_queries, num_keys].
 
-    Those at its own position and before, except where `attention_mask` [B, num_keys] is 0.
+    These are the keys at its own position and before, except where `attention_mask` [B, num_keys] is 0.
     """
     mask = torch.ones(num_queries, num_keys, dtype=torch.bool, device=device).tril(num_keys - num_queries)[None, None]
     return mask if attention_mask is None else mask & attention_mask.bool()[:, None, None]
@@ -73,14 +73,15 @@ def visible(num_queries: int, num_keys: int, attention_mask: Tensor | None, devi
 def attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
     """softmax(Q K^T / sqrt(D)) V with grouped queries: [B, H, T, D], [B, K, S, D] twice -> [B, H, T, D].
 
-    Written out, because for short rows torch's fused kernel takes longer on a CPU.
+    The formula is written out, because torch's fused kernel is slower on a CPU for short rows.
     """
     (num_rows, num_heads, num_queries, head_dim), num_keys = queries.shape, keys.shape[2]
     # The query heads that share keys become rows of one matrix product.
     sharing = num_heads // keys.shape[1] * num_queries
     folded = (queries * head_dim**-0.5).reshape(num_rows, keys.shape[1], sharing, head_dim)
     scores = (folded @ keys.transpose(-1, -2)).view(num_rows, num_heads, num_queries, num_keys)
-    # Finite where nothing is to be seen: a padded row whose scores were all -inf would be NaN, and its gradient too.
+    # The score is finite even if a row sees nothing: a padded row whose scores were all -inf would give NaN, and so
+    # would its gradient.
     weights = scores.masked_fill(~mask, -1e9).softmax(-1)
     mixed = weights.view(num_rows, keys.shape[1], sharing, num_keys) @ values
     return mixed.view(num_rows, num_heads, num_queries, head_dim)
@@ -125,7 +126,7 @@ def transformer_block(
 
 
 def output_weight(config: Qwen3Config, params: Mapping[str, Tensor]) -> Tensor:
-    """The output layer's [V, hidden]: the embedding's own matrix where the two are tied."""
+    """The output layer's [V, hidden]: the embedding's matrix if the two are tied."""
     return params["embedding.weight" if config.tie_word_embeddings else "lm_head.weight"]
 
 
@@ -138,7 +139,7 @@ def qwen3_forward(
         config: sizes and constants of the model.
         params: every weight by its name in the kit.
         input_ids: [B, T].
-        attention_mask: [B, T] with 1 for a token and 0 for padding, on whichever side it stands.
+        attention_mask: [B, T] with 1 for a token and 0 for padding on either side.
     """
     num_rows, num_tokens = input_ids.shape
     mask = visible(num_tokens, num_tokens, attention_mask, input_ids.device)
@@ -161,14 +162,13 @@ def completion_hidden_states(
 ) -> Tensor:
     """The hidden states that give the logits of every completion token: [B, T, hidden].
 
-    A prompt is computed once, beside all of its completions, and nothing for positions that predict no completion token
-    but those of prompts that others look at.
+    A prompt is computed once for all of its completions. Other positions that predict no completion token are skipped.
 
     Args:
-        prompt_ids: int [B / group size, P], padded on the left. Each serves the completions of its group, which stand
-            next to each other.
+        prompt_ids: int [B / group size, P], padded on the left. Each belongs to all completions of its group, which are
+            adjacent.
         completion_ids: int [B, T], padded on the right.
-        prompt_mask: [B / group size, P], 0 for padding; None where no prompt is padded.
+        prompt_mask: [B / group size, P], 0 for padding; None if no prompt is padded.
     """
     (num_prompts, prompt_length), (num_rows, length) = prompt_ids.shape, completion_ids.shape
     group_size, device = num_rows // num_prompts, prompt_ids.device
@@ -213,16 +213,16 @@ def completion_logps(
     entropy_gradient: bool = False,
     again: Callable[[], AbstractContextManager] = nullcontext,
 ) -> tuple[Tensor, Tensor]:
-    """Log-probability of every completion token, and the entropy of what it was drawn from: [B, T] twice.
+    """Log-probability of every completion token, and the entropy of its distribution: [B, T] twice.
 
-    What `mlx_grpo_kit.grpo.logps.batch_logps` computes in MLX. Padded places hold numbers without meaning.
+    The same as `mlx_grpo_kit.grpo.logps.batch_logps` in MLX. Padded positions hold arbitrary values.
 
     Args:
         prompt_ids, completion_ids, prompt_mask: as in `completion_hidden_states`.
-        temperature: the one that the completions were sampled with.
-        entropy_gradient: whether the entropy has a gradient.
-        again: makes what is entered while the backward pass computes something again. A function mode that was on in
-            the forward pass has to be given here too, because torch leaves every mode for a backward pass.
+        temperature: the temperature that the completions were sampled with.
+        entropy_gradient: True to make the entropy differentiable.
+        again: a function that returns the context for recomputation in the backward pass. If a function mode was on in
+            the forward pass, pass it here too, because torch leaves every mode for a backward pass.
     """
     hidden = completion_hidden_states(config, params, prompt_ids, completion_ids, prompt_mask).flatten(0, 1)
     weight, labels = output_weight(config, params), completion_ids.flatten().long()
@@ -233,7 +233,8 @@ def completion_logps(
             entropies = -(log_probs.exp() * log_probs).sum(-1)
         return log_probs.gather(-1, labels[:, None])[:, 0], entropies
 
-    # Of a large vocabulary some tokens at a time: their table of logits goes, and the backward pass makes it again.
+    # With a large vocabulary, compute some tokens at a time: their table of logits is freed, and the backward pass
+    # recomputes it.
     num_tokens = max(WHOLE // len(weight), 1)
     if len(labels) <= num_tokens:
         found = of_tokens(hidden, weight, labels)
@@ -250,7 +251,7 @@ class Qwen3(nn.Module):
     """`qwen3_forward` as a module, whose state_dict has the kit's names.
 
     Args:
-        config: of the model.
+        config: the configuration of the model.
         params: arrays of MLX, NumPy or torch by their names in the kit; they are copied, as float32.
     """
 
@@ -260,12 +261,12 @@ class Qwen3(nn.Module):
         for name, value in params.items():
             *path, last = name.split(".")
             module: nn.Module = self
-            for part in path:  # a parameter's name may hold no dots, the names of modules around it make them
+            for part in path:  # a parameter's name may not contain dots; nested modules produce them
                 if part not in dict(module.named_children()):
                     module.add_module(part, nn.Module())
                 module = module.get_submodule(part)
             module.register_parameter(last, nn.Parameter(torch.tensor(np.array(value), dtype=torch.float32)))
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """Logits, as `qwen3_forward` has them."""
+        """Return logits like `qwen3_forward`."""
         return qwen3_forward(self.config, dict(self.named_parameters()), input_ids, attention_mask)

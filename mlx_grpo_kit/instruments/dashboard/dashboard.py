@@ -1,14 +1,14 @@
-"""A training run to watch, to look back into, and to steer.
+"""A dashboard to watch, review and steer a training run.
 
     dashboard = Dashboard(trainer, max_steps=300, rewards={"exact": exact, "format": format_reward})
-    run = dashboard.start()                        # trains in a thread of its own; `await run` waits for its end
+    run = dashboard.start()                        # trains in a separate thread; `await run` waits for its end
     dashboard.record.save("outputs/my_run")
-    Dashboard(RunRecord.load("outputs/my_run"))    # the same to look at, without MLX
+    Dashboard(RunRecord.load("outputs/my_run"))    # the same view, without MLX
 
-Dragging over a curve shows the groups and completions of any step, in the browser alone. The run can be paused, done
-step by step, stopped, and turned back to the step under the cursor, to go on from its weights with another learning
-rate or reward; what it did before stays as a grey branch. Nothing here imports MLX: a trainer is anything with the
-methods that `Steering` names, or a plain iterator of steps, which can be paused and stopped.
+Drag over a curve to see the groups and completions of any step; this happens in the browser alone. You can pause the
+run, make single steps, stop it, and rewind it to the step under the cursor, to continue from its weights with another
+learning rate or reward; the earlier course stays visible as a grey branch. Nothing here imports MLX: a trainer is any
+object with the methods that `Steering` names. A plain iterator of steps works too, but can only be paused and stopped.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from mlx_grpo_kit.viz.picture import Picture, as_picture, still
 from mlx_grpo_kit.viz.style import three_digits
 
 KEEP = 64  # completions of a step
-MOST_CHARACTERS = 600  # of a prompt or a completion on the page
-MOST_STEPS, MOST_BYTES = 60, 200_000  # whose completions go to the page at once
+MOST_CHARACTERS = 600  # maximum length of a prompt or a completion on the page
+MOST_STEPS, MOST_BYTES = 60, 200_000  # limits for the steps whose completions are sent at once
 SECONDS_FOR_COMPLETIONS = 0.01  # of a frame
 SECONDS_BETWEEN_STILLS = 5.0
 SECONDS_BETWEEN_LOOKS = 2.0  # at the run's health
@@ -51,19 +51,19 @@ class Dashboard(BrowserWidget):
     """Curves, completions and controls of a run.
 
     Args:
-        source: a trainer, an iterator of steps, or a RunRecord to look at.
+        source: a trainer, an iterator of steps, or a RunRecord to view.
         max_steps: the length of the run; a record knows its own.
-        rewards: reward functions to choose from in mid-run, by name: a function or several.
-        megabytes: that the snapshots of the trainer may take, for turning back.
-        keep: how many completions of a step to keep; None keeps all.
+        rewards: reward functions to choose from during the run: name -> a function or several.
+        megabytes: the memory that snapshots for rewinding may take.
+        keep: the number of completions per step to keep; None keeps all.
 
     Attributes:
-        record: the RunRecord of what happened so far.
-        run: the BackgroundRun, None before `start`. It is another one after a run that was over goes on.
-        state: in one word, such as "running" or "paused".
+        record: the RunRecord so far.
+        run: the BackgroundRun; None before `start`. Continuing a finished run creates another one.
+        state: one word, such as "running" or "paused".
 
     Raises:
-        TypeError: `source` is none of the three.
+        TypeError: `source` is none of these three.
         ValueError: `max_steps` is missing.
     """
 
@@ -102,8 +102,8 @@ class Dashboard(BrowserWidget):
         self._metrics = dict.fromkeys(name for step in self.record.steps for name in step.metrics)
         self._complaint, self._health = "", diagnose(self.record.steps)
         self._singles, self._hold_again = 0, False
-        self._rewound_from: int | None = None  # until the next step says so
-        self._sent = len(self.record)  # steps that the page has been told
+        self._rewound_from: int | None = None  # until the next step reports it
+        self._sent = len(self.record)  # the number of steps that were sent to the page
         self._seconds = self._started = self._next_frame = self._next_still = self._next_look = 0.0
         self._running = False
         self._places: tuple[str, str] | None = None
@@ -120,17 +120,17 @@ class Dashboard(BrowserWidget):
     # -- the run ------------------------------------------------------------------------------------------------------
 
     def start(self) -> BackgroundRun:
-        """Show the dashboard and train in a thread of its own; returns at once. A run that was stopped goes on.
+        """Show the dashboard, train in a separate thread, and return at once. A stopped run continues.
 
         Raises:
-            TypeError: this is a record, which does not train.
+            TypeError: the source is a record, which does not train.
         """
         if _notebook_shell() is not None:
             self._ipython_display_()
         return self._go_on()
 
     def update(self, metrics: Mapping[str, float], step: int, completions: Any = ()) -> None:
-        """Show what the run has done: called by the BackgroundRun after each step."""
+        """Show the progress of the run; called by the BackgroundRun after each step."""
         if self._singles:
             self._singles -= 1
             if not self._singles:
@@ -139,7 +139,7 @@ class Dashboard(BrowserWidget):
             self._flush()
 
     def hold(self, run: BackgroundRun) -> None:
-        """Show that the run is paused, and wait until it goes on."""
+        """Show that the run is paused, and wait until it continues."""
         began = time.monotonic()
         self.state = "paused"
         self._flush(keep=True)
@@ -150,8 +150,8 @@ class Dashboard(BrowserWidget):
             self._send_status()
 
     def finish(self, state: str = "finished") -> None:
-        """Show how the run ended: called by the BackgroundRun."""
-        if self.run.stopping and state == "finished":  # by the steering, which ended the steps
+        """Show how the run ended; called by the BackgroundRun."""
+        if self.run.stopping and state == "finished":  # the steering ended the steps
             state = "stopped"
         self.state, self._running, self._singles = state, False, 0
         if self.run.error is not None:
@@ -170,7 +170,7 @@ class Dashboard(BrowserWidget):
         return self.run
 
     def _steps(self) -> Iterator[Any]:
-        if self.steering is None:  # not closed at the end: a stopped run may go on
+        if self.steering is None:  # not closed at the end, because a stopped run may continue
             for step in self._iterator:
                 self._take(step)
                 yield step
@@ -185,7 +185,7 @@ class Dashboard(BrowserWidget):
         if THROUGHPUT not in metrics and metrics.get("step_time") and completions:
             tokens = metrics.get("completions/mean_length", math.nan) * len(completions)
             metrics[THROUGHPUT] = tokens / metrics["step_time"]
-        # The trainer says it with the first step that it repeats, which may be one that is not shown.
+        # The trainer reports it with the first repeated step, which may not be shown.
         back = {} if self._rewound_from is None else {"rewound_from": self._rewound_from}
         self._rewound_from = None
         changes = back | dict(getattr(step, "changes", {}))
@@ -194,7 +194,7 @@ class Dashboard(BrowserWidget):
         self._sent = min(self._sent, len(self.record) - 1)
 
     def _obeyed(self, order: Order, error: Exception | None) -> bool:
-        """Called in the run's thread after an order; False ends the run."""
+        """Report the result of an order; called in the run's thread. Returning False ends the run."""
         self._complaint = "" if error is None else str(error)
         before = self.record.steps[-1].step if self.record.steps else 0
         if self.steering.trainer.step < before:
@@ -208,10 +208,11 @@ class Dashboard(BrowserWidget):
             self.hold(self.run)
         return self.run is None or not self.run.stopping
 
-    # -- what the page asks -------------------------------------------------------------------------------------------
+    # -- requests from the page
+    # -------------------------------------------------------------------------------------------
 
     def answer(self, question: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """The history, the completions of some steps, or a button's order obeyed."""
+        """Return the history or the completions of some steps, or carry out a button's order."""
         if "completions" in question:
             return {"completions": self._completions(question["completions"])}
         if "order" in question:
@@ -274,10 +275,10 @@ class Dashboard(BrowserWidget):
             settings["reward_funcs"] = self._rewards[reward]
         return settings
 
-    # -- what goes to the page ----------------------------------------------------------------------------------------
+    # -- data for the page ----------------------------------------------------------------------------------------
 
     def _flush(self, keep: bool = False) -> None:
-        """Send the steps that the page has not been told; `keep` renews the still picture whatever its age."""
+        """Send steps that the page does not have yet; `keep` always renews the still picture."""
         now = time.monotonic()
         if self._running and self.state != "paused":
             self._seconds = now - self._started
@@ -321,7 +322,7 @@ class Dashboard(BrowserWidget):
         }
 
     def _completions(self, numbers: Sequence[int], seconds: float = math.inf) -> dict[str, Any]:
-        """The completions of some steps, by step: as many as there is room and time for, the first ones."""
+        """The completions of the first of some steps, by step: as many as size and time allow."""
         found: dict[str, Any] = {}
         size, started = 0, time.monotonic()
         for number in numbers[:MOST_STEPS]:
@@ -358,17 +359,18 @@ class Dashboard(BrowserWidget):
         }
 
     def _no_way_back(self) -> str:
-        """Why a run cannot be turned back to any step, "" where it can."""
+        """The reason why a run cannot be rewound; "" if it can."""
         if self.steering is None or self.steering.snapshots or not self.record.steps:
             return ""
         return f"There is no way back: {self.steering.nothing_kept}"
 
     def _reward(self) -> str:
-        """The name of the rewards that the trainer has now."""
+        """The name of the trainer's present rewards."""
         functions = [*getattr(self.steering.trainer, "reward_funcs", ())] if self.steering else []
         return next((name for name, each in self._rewards.items() if each == functions), "")
 
-    # -- what stays in the notebook -----------------------------------------------------------------------------------
+    # -- content that stays in the notebook
+    # -----------------------------------------------------------------------------------
 
     @property
     def status(self) -> str:
@@ -412,7 +414,7 @@ class Dashboard(BrowserWidget):
 
 
 def _named(rewards: Rewards, now: Sequence[Callable] | None) -> dict[str, list[Callable]]:
-    """Lists of functions by name, with those that the trainer has now, if none of the others is the same."""
+    """Lists of functions by name, including the trainer's present ones if no other list equals them."""
     named = {name: [each] if callable(each) else [*each] for name, each in rewards.items()}
     if named and now and [*now] not in named.values():
         named = {"the run's own": [*now]} | named

@@ -1,4 +1,4 @@
-"""A whole run as a still picture: the small curves of the dashboard, few enough points for a notebook of any run."""
+"""A still picture of a whole run: the small curves of the dashboard, with few points even for a long run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mlx_grpo_kit.viz.live.curves import describe_curves, smooth
 from mlx_grpo_kit.viz.style import COLORS, LINE_STYLES, three_digits
 
 SMOOTHING = 0.8
-MOST_POINTS = 240  # of a line; of a longer run each point is the mean of a few steps
+MOST_POINTS = 240  # per line; in a longer run each point is the mean of a few steps
 COLUMNS = 3
 WIDTH, HEIGHT = 330, 190  # of a panel
 THROUGHPUT, EITHER = "tokens_per_second", "clip_ratio/region_mean"
@@ -24,13 +24,13 @@ class RunPanel:
     """One small curve of a run.
 
     Attributes:
-        title: above it.
-        lines: words -> metric, each a line.
+        title: the title above it.
+        lines: label -> metric, one line each.
         spread: the metric of a standard deviation around the first line, or "".
         between: two metrics, the lower and upper edge of a band.
-        smoothing: weight of the past in the line over the values; 0 where they are no measurements.
-        empty: what stands there while no value has come.
-        help: what it is, for who points at the title.
+        smoothing: weight of the past in the smoothed line; 0 for values without noise.
+        empty: the text while there are no values.
+        help: an explanation that appears when you point at the title.
     """
 
     title: str
@@ -95,7 +95,7 @@ def _last_panel(metrics: Sequence[str]) -> RunPanel:
 
 
 def names_of(panels: Sequence[RunPanel]) -> list[str]:
-    """The metrics that panels show, each once."""
+    """The metrics of these panels, each once."""
     names = [name for panel in panels for name in (*panel.lines.values(), panel.spread, *(panel.between or ()))]
     return [name for name in dict.fromkeys(names) if name]
 
@@ -105,7 +105,7 @@ def chart_run(steps: Sequence[Any], abandoned: Sequence[Sequence[Any]] = (), tit
 
     Args:
         steps: with `.step` and `.metrics`.
-        abandoned: steps that a rewind took back, for each rewind; drawn in grey, and numbered if there are several.
+        abandoned: the steps that each rewind discarded; drawn in grey, and numbered if there are several rewinds.
     """
     metrics = dict.fromkeys(name for run in (steps, *abandoned) for step in run for name in step.metrics)
     panels = run_panels(list(metrics))
@@ -144,7 +144,7 @@ def _draw(
     margin = 0.06 * (high - low) or 0.06 * abs(high) or 0.05
     legend = (
         (17 * len(lines) + 8) / (HEIGHT - 64) if len(lines) > 1 else 0.0
-    )  # its share of the height, above the lines
+    )  # the legend's share of the height, above the lines
     room = (high - low + 2 * margin) * legend / (1 - min(legend, 0.7))
     now = _finite(_column(steps, next(iter(panel.lines.values()))))
     plane = chart.plane(
@@ -191,7 +191,7 @@ def _thinned(steps: Sequence[Any], name: str, smoothing: float = SMOOTHING) -> t
 
 
 def _mean(values: Sequence[float]) -> float:
-    """To six digits, so that what does not change is one number."""
+    """Rounded to six digits, so that a constant stays one number."""
     values = _finite(values)
     return float(f"{sum(values) / len(values):.6g}") if values else math.nan
 

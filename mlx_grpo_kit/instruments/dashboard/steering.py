@@ -1,4 +1,4 @@
-"""A training run that can be turned back: snapshots while it goes on, and orders that are obeyed between two steps."""
+"""A training run that can be rewound: it takes snapshots, and carries out orders between two steps."""
 
 from __future__ import annotations
 
@@ -12,46 +12,46 @@ MEGABYTES = 256
 
 @dataclass(frozen=True)
 class Order:
-    """The order for the next step: go back to a step (None stays), and go on with other settings."""
+    """An order for the next step: rewind to a step (None stays), and continue with other settings."""
 
     back_to: int | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Steering:
-    """The steps of a trainer as one iterator, which `give(order)` turns back, or lets go on with other settings.
+    """The steps of a trainer as one iterator; `give(order)` rewinds it or changes its settings.
 
     The trainer is anything with `train(max_steps)`, an iterator of steps that have a number `.step`, with a `step` of
-    its own, and with `snapshot()`, `rewind(snapshot)` and `change(**settings)`, as GRPOTrainer has them. All of them
-    are called in the thread that iterates.
+    its own, and with `snapshot()`, `rewind(snapshot)` and `change(**settings)`, such as GRPOTrainer. All methods are
+    called in the thread that iterates.
 
-    Every `every` steps the trainer is kept, the first one in any case. Where the snapshots take more than `megabytes`,
-    every second one goes and `every` doubles: a run of any length has some everywhere. A step between two of them is
-    reached from the one before, with the settings of that time: what the trainer repeats is the same run.
+    A snapshot is taken at the first step and after every `every` steps. If the snapshots take more than `megabytes`,
+    every second one is dropped and `every` doubles, so a run of any length has snapshots throughout. A step between two
+    of them is reached by repeating steps from the earlier one with the settings of that time, which gives the same run.
 
     Attributes:
         every: steps between two snapshots.
-        snapshots: by step; empty where not even one has room.
+        snapshots: snapshots by step; empty if not even one fits.
 
     Args:
-        megabytes: of all snapshots together, by the `nbytes` of the first.
+        megabytes: the limit for all snapshots together, computed from the `nbytes` of the first.
     """
 
     def __init__(self, trainer: Any, max_steps: int, megabytes: float = MEGABYTES):
         self.trainer, self.max_steps, self.megabytes = trainer, max_steps, megabytes
         self.every = 1
         self.snapshots: dict[int, Any] = {}
-        self._changes: dict[int, dict[str, Any]] = {}  # by the step after which they came
+        self._changes: dict[int, dict[str, Any]] = {}  # by the step before them
         self._orders: list[Order] = []
 
     def give(self, order: Order) -> None:
-        """Have `order` obeyed before the next step."""
+        """Carry out `order` before the next step."""
         self._orders.append(order)
 
     def steps(self, obeyed: Callable[[Order, Exception | None], bool]) -> Iterator[Any]:
-        """The steps up to `max_steps`; after an order that goes back, those from there on once more.
+        """Yield the steps up to `max_steps`; after a rewind, repeat the steps from there on.
 
-        Between two steps orders are obeyed, as in `obey`; the iterator ends where `obeyed` returns False.
+        Orders are carried out between two steps, as in `obey`; the iterator ends if `obeyed` returns False.
         """
         self._keep()
         while True:
@@ -67,9 +67,9 @@ class Steering:
                 return
 
     def obey(self, obeyed: Callable[[Order, Exception | None], bool]) -> bool:
-        """Obey the orders there are, where no iterator does.
+        """Carry out waiting orders while no iterator runs.
 
-        `obeyed` is called after each, with the error of one that failed; returns whether it always said True.
+        `obeyed` is called after each with its error, if it failed. Returns True if all these calls returned True.
         """
         while self._orders:
             order, error = self._orders.pop(0), None
@@ -97,7 +97,7 @@ class Steering:
             first = f"the first is of step {min(self.snapshots)}" if self.snapshots else self.nothing_kept
             raise ValueError(f"There is no way back to step {step}: {first}.")
         self.trainer.rewind(self.snapshots[start])
-        # What came later belongs to a run that is no more.
+        # Later snapshots belong to the discarded course of the run.
         self.snapshots = {kept: snapshot for kept, snapshot in self.snapshots.items() if kept <= start}
         self._changes = {after: settings for after, settings in self._changes.items() if after < step}
         while self.trainer.step < step:
@@ -111,7 +111,7 @@ class Steering:
 
     @property
     def nothing_kept(self) -> str:
-        """Why there are no snapshots, in words."""
+        """The reason why there are no snapshots, in words."""
         return f"a snapshot takes more than the {self.megabytes:g} megabytes that there are for them (megabytes=...)"
 
     def _keep(self) -> None:
@@ -126,7 +126,7 @@ class Steering:
         first = min(self.snapshots)
         while len(self.snapshots) > room:
             self.every *= 2
-            # A dictionary of its own, because another thread may be looking at the old one.
+            # Make a new dictionary, because another thread may be reading the old one.
             self.snapshots = {
                 kept: snapshot for kept, snapshot in self.snapshots.items() if kept == first or kept % self.every == 0
             }

@@ -1,7 +1,7 @@
-"""The boxes of a Qwen3 through which one token goes: its numbers, its gradients, and how each of them came about.
+"""The boxes of a Qwen3 that one token passes through: their numbers, gradients, and the calculation of each.
 
-The formulas stand here a second time, written out for one number, forward and backward. What `Box.forward(i)` and
-`Box.backward(i)` come to is what the model and its automatic gradient gave (`Box.values[i]`, `Box.grads[i]`), to
+This file repeats the formulas, written out for a single number, forward and backward. The results of `Box.forward(i)`
+and `Box.backward(i)` equal those of the model and its automatic gradient (`Box.values[i]`, `Box.grads[i]`), except for
 rounding.
 """
 
@@ -36,18 +36,18 @@ from mlx_grpo_kit.instruments.flow.sums import (
 
 @dataclass(frozen=True)
 class Trace:
-    """A text that went through a Qwen3: every inner value and, after a backward pass, the gradient of each.
+    """The record of a text in a Qwen3: every inner value and, after a backward pass, its gradient.
 
     Attributes:
         config: the sizes, under Hugging Face's names.
         ids: the tokens, [T].
-        spell: from a token id to its text.
+        spell: a function from a token id to its text.
         params: the weights by their names in the kit.
         record: the inner values by their names in `qwen3/forward.py`, for one row: [T, hidden], [T, heads, D],
             [heads, T, D], [heads, T, T].
-        radians: how far each of the D / 2 pairs of numbers turns from one position to the next.
-        rope_factor: what queries and keys are multiplied by before they are turned; 1 without YaRN.
-        targets: the token that the loss asks for after a position.
+        radians: the angle by which each of the D / 2 pairs of numbers rotates from one position to the next.
+        rope_factor: the factor of queries and keys before they are rotated; 1 without YaRN.
+        targets: position -> the token that the loss expects next.
         grads: the gradients of the loss with respect to the inner values, by the same names. The loss is the sum of
             -log p(target) over `targets`.
     """
@@ -68,7 +68,7 @@ class Trace:
         return [repr(self.spell(id_)) for id_ in self.ids]
 
     def probabilities(self, position: int) -> np.ndarray:
-        """[V]: of every token to come after `position`."""
+        """The probabilities of all tokens after `position`: [V]."""
         logits = self.record["logits"][position].astype(np.float64)
         powers = np.exp(logits - logits.max())
         return powers / powers.sum()
@@ -81,13 +81,13 @@ class Trace:
 
 @dataclass(frozen=True)
 class Wire:
-    """The line from a box to its neighbours. Line 0 is the residual stream, 1 to 3 leave it and come back.
+    """The lines from a box to its neighbours. Line 0 is the residual stream; 1 to 3 leave it and return.
 
     Attributes:
-        at: the line that the box stands on.
-        above, below: lines that lead to it from above, and from it downwards.
-        past: lines that go past it.
-        adds: whether two lines are added there.
+        at: the line of the box.
+        above, below: lines that lead into it from above, and out of it downwards.
+        past: lines that pass it.
+        adds: True if two lines are added there.
     """
 
     at: int = 0
@@ -102,16 +102,16 @@ class Box:
     """One inner value at one token (and in one head).
 
     Attributes:
-        key: its name in the record; "probabilities" and "loss" beside these.
+        key: its name in the record, or "probabilities" or "loss".
         title: the last part of it.
-        words: what it does, in a line.
+        words: its purpose, in one line.
         values: [n]
         grads: [n], or None without a backward pass.
         forward: from i to the Work of values[i].
         backward: from i to the Work of grads[i].
-        weight: from i to the Work of the gradient of one weight that values[i] is made with, if there are weights.
-        labels: what the numbers belong to, such as tokens; without them, 0, 1, 2, ...
-        shown: which numbers are drawn, in this order; None: the first ones.
+        weight: from i to the Work of the gradient of one weight that values[i] depends on, if there are weights.
+        labels: names of the numbers, such as tokens; by default 0, 1, 2, ...
+        shown: the numbers to draw, in this order; None means the first ones.
     """
 
     key: str
@@ -132,12 +132,12 @@ class Box:
 
 
 class Boxes:
-    """The boxes of one token's way through the model: `before()`, `layer(0)` ..., `after()`.
+    """The boxes of one token's path through the model: `before()`, `layer(0)` ..., `after()`.
 
     Args:
-        trace: what went through.
-        position: which token, from 0.
-        head: which query head, from 0; its keys and values are those of head // (query heads per head of keys).
+        trace: the record of a text.
+        position: the token, from 0.
+        head: the query head, from 0; its keys and values are those of head // (query heads per head of keys).
     """
 
     def __init__(self, trace: Trace, position: int, head: int = 0):
@@ -295,7 +295,7 @@ class Boxes:
         return Box("loss", "loss", words, Wire(below=()), np.array([trace.loss]), grads, forward, backward)
 
     def _projections(self, layer: int) -> list[Box]:
-        """Norm, queries, keys, values; their norms; their turns."""
+        """Norm, queries, keys, values; their norms; their rotations."""
         trace, config, head_dim = self.trace, self.trace.config, self.trace.config.head_dim
         at, names = f"layers.{layer}.self_attn.", {"q": self.head, "k": self.kv_head, "v": self.kv_head}
         stream, key = self._stream_name(layer), f"layers.{layer}.input_layernorm"
@@ -407,7 +407,7 @@ class Boxes:
         return boxes
 
     def _attention(self, layer: int) -> list[Box]:
-        """Scores, weights, the mixture, and its way back into the stream."""
+        """Scores, weights, the weighted sum of values, and its return to the stream."""
         trace, config, p = self.trace, self.trace.config, self.position
         at, head_dim, seen = f"layers.{layer}.self_attn.", config.head_dim, slice(0, self.position + 1)
         queries, scores, weights = (self._at(f"{at}{name}") for name in ("q_rope", "scores", "weights"))
@@ -623,7 +623,7 @@ class Boxes:
         )
 
     def _back_to_stream(self, layer: int, i: int) -> Work:
-        """The gradient of what enters layer `layer`, or the final norm after the last layer."""
+        """The gradient of the input of layer `layer`, or of the final norm after the last layer."""
         name = self._stream_name(layer)
         if layer < self.trace.config.num_hidden_layers:
             after, normed = f"layers.{layer}.attended", f"layers.{layer}.input_layernorm"
@@ -652,7 +652,7 @@ class Boxes:
         return self._turned(f"grad {letter}_norm[{d}]", f"grad {letter}_rope", grad, d, -1)
 
     def _turned(self, name: str, x_name: str, x: np.ndarray, d: int, direction: int) -> Work:
-        """One number of a vector whose pairs (d, d + D/2) are turned by their angles, forwards or back."""
+        """One number of a vector whose pairs (d, d + D/2) are rotated by their angles, forward or backward."""
         half = len(x) // 2
         pair, factor = d % half, self.trace.rope_factor
         angle = self.position * float(self.trace.radians[pair])

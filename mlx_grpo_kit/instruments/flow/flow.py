@@ -1,10 +1,10 @@
-"""The whole Qwen3 as boxes through which a prompt flows, with real numbers: chapter 12 shows it forward, 17 backward.
+"""A whole Qwen3 as boxes that a prompt passes through, with real numbers: forward in chapter 12, backward in 17.
 
     show_flow(config, params, tokenizer, "12+34=")                              # ends a cell
     show_flow(config, params, tokenizer, "12+34=", answer="46", backward=True)
 
-is a panel: prompt, token, head and number are chosen above the boxes, and each box opens to its numbers, to the sum
-that one of them is, and to the products of that sum. What stays in the notebook opens without a kernel. Below it stand
+is a panel: you choose prompt, token, head and number above the boxes. Each box opens and shows its numbers, the sum
+that gives one of them, and the products of that sum. The stored picture opens without a kernel. It is built from
 
     trace = trace_flow(config, params, tokenizer, "12+34=", answer="46", backward=True)   # .record, .grads, .loss
     draw_flow(trace, position=5, layer=0, head=2, number=7, backward=True)                # the same without a panel
@@ -26,12 +26,13 @@ from mlx_grpo_kit.qwen3 import Qwen3Config, qwen3_forward
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.qwen3.yarn import yarn_attention_factor, yarn_wavelengths
 from mlx_grpo_kit.runtime import mx
+from mlx_grpo_kit.runtime.extras import packages_for
 from mlx_grpo_kit.viz.panel import Panel
 
 __all__ = ["draw_flow", "show_flow", "trace_flow"]
 
 MOST_TOKENS = 64
-KEPT = 8  # texts whose numbers are kept, so that only what is new is computed
+KEPT = 8  # the number of texts whose results are cached
 
 
 def trace_flow(
@@ -45,10 +46,10 @@ def trace_flow(
     """Record the inner values of the model while it reads `prompt`, and every token of `answer` but the last.
 
     The loss is the sum of -log p over the tokens of the answer, each after the prompt and what precedes it there.
-    Without an answer the gradients are those of what the model finds likeliest.
+    Without an answer the loss is that of the likeliest token.
 
     Args:
-        backward: whether to compute the loss and the gradient of every inner value as well.
+        backward: True to compute the loss and the gradient of every inner value too.
 
     Raises:
         ValueError: the prompt is empty, the tokenizer has no token for a character, or the text has more than
@@ -90,19 +91,20 @@ def show_flow(
     answer: str = "",
     backward: bool = False,
 ) -> Panel:
-    """A panel with the whole model as boxes; ends a cell.
+    """A panel with the whole model as boxes, for the end of a cell.
 
     Above it: the prompt, the answer that the loss asks for, the direction, and which token, head, number and, in a
-    larger model, layer. What the tokenizer cannot read is told in words.
+    larger model, layer. If the tokenizer cannot encode the text, the panel shows a message.
 
     Args:
-        answer: what the loss asks for after the prompt; empty: what the model finds likeliest.
-        backward: whether it begins with the gradients; the panel can go both ways.
+        answer: the text that the loss expects after the prompt; empty means the likeliest token.
+        backward: True to start with the gradients; the panel can switch.
 
     Raises:
-        ValueError: as `trace_flow`.
+        ValueError: like `trace_flow`.
     """
-    import ipywidgets as widgets
+    with packages_for("show_flow"):
+        import ipywidgets as widgets
 
     @lru_cache(KEPT)
     def trace_of(prompt: str, answer: str, direction: str) -> Trace:
@@ -117,7 +119,7 @@ def show_flow(
     def limits(prompt: str, answer: str, direction: str, token: int, **others: int) -> dict[str, int]:
         last = len(trace_of(prompt, answer, direction).ids) - 1
         slider = panel_controls["token"]
-        if token == slider.max:  # who looks at the last token goes on doing so
+        if token == slider.max:  # if the last token was selected, keep the last one selected
             slider.max = max(last, slider.max)
             slider.value = last
         return {"token": last}
@@ -149,7 +151,7 @@ def _inner_gradients(
     targets: Mapping[int, int],
     record: Mapping[str, mx.array],
 ) -> dict[str, mx.array]:
-    """The gradient of every inner value: that of an offset that is added to it and is 0."""
+    """The gradient of every inner value, computed as that of an added offset of 0."""
     positions, wanted = mx.array([*targets]), mx.array([*targets.values()])
 
     def loss(offsets: dict[str, mx.array]) -> mx.array:
@@ -162,7 +164,7 @@ def _inner_gradients(
 
 
 def _rotation(config: Qwen3Config) -> tuple[np.ndarray, float]:
-    """Radians from one position to the next for each pair of numbers, and what queries and keys are multiplied by."""
+    """Radians per position for each pair of numbers, and the factor of queries and keys."""
     yarn = config.rope_scaling
     if yarn is not None:
         return 1 / np.array(yarn_wavelengths(yarn, config.head_dim, config.rope_theta)), yarn_attention_factor(yarn)
@@ -170,12 +172,12 @@ def _rotation(config: Qwen3Config) -> tuple[np.ndarray, float]:
 
 
 def _array(array: mx.array) -> np.ndarray:
-    """NumPy's view of it; float32 for the half-precision floats, one of which NumPy lacks."""
+    """The array in NumPy; half-precision floats, one of which NumPy lacks, become float32."""
     return np.asarray(array if array.dtype == mx.float32 else array.astype(mx.float32))
 
 
 def _spelled(tokenizer: Tokenizer, id_: int) -> str:
-    """A token's text, and `<eos>` where it has none; an id beyond the vocabulary (a padded one) is its number."""
+    """A token's text, its name such as `<eos>` if it has none, or the number of an id beyond the vocabulary."""
     if id_ >= tokenizer.vocab_size:
         return f"<{id_}>"
     return tokenizer.decode([id_]) or tokenizer.token(id_)

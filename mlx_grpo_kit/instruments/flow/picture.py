@@ -1,7 +1,7 @@
-"""The whole Qwen3 as boxes beside a line, from a token's embedding to the probability of the next one.
+"""A picture of the whole Qwen3 as boxes along a line, from a token's embedding to the next token's probability.
 
-Each box is a `<details>`: it opens with a click or the Enter key, also in a stored notebook where no script runs, and
-shows its numbers, the sum that one of them is, and the products of that sum.
+Each box is a `<details>`: it opens with a click or the Enter key, even in a stored notebook without scripts, and shows
+its numbers, the sum that gives one of them, and the products of that sum.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from mlx_grpo_kit.instruments.flow.sums import MINUS, TIMES, Products, Work, dig
 from mlx_grpo_kit.viz.sheet import shades
 from mlx_grpo_kit.viz.style import NEGATIVE, POSITIVE, ZERO
 
-MOST_NUMBERS = 256  # of a box that are drawn
-FIRST_PRODUCTS = 5  # of a sum, the largest, that stand below it; more of them take another click,
-MOST_PRODUCTS, MOST_STORED = 128, 16  # so many, and in what a notebook stores
-MOST_LAYERS = 2  # up to so many are drawn whole; of a larger model, the chosen one
-MOST_SUMS = 5  # that a box with names, such as the scores, works out
+MOST_NUMBERS = 256  # the most numbers drawn per box
+FIRST_PRODUCTS = 5  # the largest products of a sum that are shown at once; another click shows more,
+MOST_PRODUCTS, MOST_STORED = 128, 16  # up to this many, and this many in a stored notebook
+MOST_LAYERS = 2  # models with up to this many layers are drawn whole; of larger ones, only the chosen layer
+MOST_SUMS = 5  # the calculations shown in a box with names, such as the scores
 TOKENS_BESIDE = 12  # on either side of the chosen one
 SHADES = 12  # on either side of 0
-SMOOTH = 512  # dots that a row of colours has at least: what a page makes of fewer has no edges
-ROW, LINE = 50, 16  # pixels: the height of a box, and from one line beside the boxes to the next
+SMOOTH = 512  # the least dots in a row of colours, because a browser blurs fewer
+ROW, LINE = 50, 16  # pixels: the height of a box, and the distance of the lines next to the boxes
 LINE_COLOR = "#8b949e"
 COLUMNS = 8  # of the table of numbers
 
@@ -63,18 +63,18 @@ STYLE = """<style>
 .kit-live .kit-flow .all td {cursor: pointer}
 </style>"""
 
-# What the boxes stand in a row with is written into each of them, for a page that takes style sheets away.
+# Layout styles are inline in each box, for pages that remove style sheets.
 ROW_STYLE = "display:flex;align-items:center;height:50px"
 WHAT_STYLE = "flex:0 0 248px;padding-right:12px;font-size:12px;line-height:1.2"
 NUMBERS_STYLE = "flex:1 1 200px;min-width:0;overflow:hidden;white-space:nowrap;font-size:12px;line-height:1.2"
 
-# Cells that find no room in the line are not seen, rather than cut off.
+# Cells that do not fit into the line are hidden, rather than cut off.
 CELLS_STYLE = "display:flex;flex-wrap:wrap;height:32px;overflow:hidden"
 CELL_STYLE = (
     "flex:0 0 auto;height:30px;line-height:14px;margin:1px;padding:0 1px;box-sizing:border-box;text-align:center"
 )
 
-# Beside a live picture: what is open stays open when the picture is drawn anew, and a click on a number chooses it.
+# For a live picture: open boxes stay open when the picture is redrawn, and a click on a number selects it.
 KEEP_OPEN = """<script>(() => {
 const place = document.currentScript?.closest(".jp-OutputArea-child")?.previousElementSibling;
 if (!place) return;
@@ -105,11 +105,11 @@ new MutationObserver(() => place.querySelectorAll(".kit-flow details").forEach(b
 
 @dataclass
 class FlowPicture:
-    """HTML for a page, and the same in words. In a notebook it shows itself.
+    """HTML for a page, with a description in words. A notebook displays it.
 
     Attributes:
-        boxes: what is drawn, from the embedding on.
-        stored: the page as a notebook keeps it, with shorter lists.
+        boxes: the boxes, from the embedding on.
+        stored: the page for the stored notebook, with shorter lists.
     """
 
     html: str
@@ -127,15 +127,15 @@ class FlowPicture:
 def draw_flow(
     trace: Trace, position: int = -1, layer: int = 0, head: int = 0, number: int = 0, backward: bool = False
 ) -> FlowPicture:
-    """One token's way through a Qwen3, box by box, with real numbers.
+    """Draw one token's path through a Qwen3, box by box, with real numbers.
 
     Args:
-        trace: a text that went through.
+        trace: the record of a text.
         position: the token, from 0; -1 is the last.
-        layer: which layer is open.
-        head: which query head.
-        number: which number of each box is worked out; a box with fewer starts again at its first.
-        backward: the gradients instead, on their way back. The trace needs some.
+        layer: the layer that is open.
+        head: the query head.
+        number: the number of each box whose calculation is shown, modulo the size of the box.
+        backward: True to show gradients instead, which the trace must contain.
 
     Raises:
         ValueError: there is no such token, layer, head or number, or the trace has no gradients.
@@ -178,7 +178,7 @@ class _Page:
         self.most_products = most_products
 
     def head(self, alt: str) -> str:
-        """The sentence, the tokens with what is expected after each, and the legend."""
+        """The sentence, the tokens with the likeliest next token of each, and the legend."""
         trace, position = self.trace, self.boxes.position
         first = max(0, position - TOKENS_BESIDE)
         places = range(first, min(len(trace.ids), position + TOKENS_BESIDE + 1))
@@ -211,7 +211,7 @@ class _Page:
         return f'{sentence}<div style="overflow-x:auto"><table class="tokens">{rows}</table></div>{legend}'
 
     def layer(self, index: int, inside: list[Box], is_open: bool) -> str:
-        """A layer: its boxes, folded into one; without boxes, only that one."""
+        """A layer: its boxes inside one that opens, or only that one without boxes."""
         key = f"layers.{index}"
         config, p = self.trace.config, self.boxes.position
         name = f"<b>layer {index}</b> <small>of {config.num_hidden_layers}, counted from 0</small>"
@@ -228,7 +228,7 @@ class _Page:
         )
 
     def box(self, box: Box) -> str:
-        """A box, and what it opens to."""
+        """A box and its content."""
         count = f"[{len(box.values):,}]"
         if box.labels:
             numbers = self._cells(box)
@@ -254,7 +254,7 @@ class _Page:
         )
 
     def _opened(self, wire: Wire) -> str:
-        """Draw an opened box: the lines go on beside its content."""
+        """The start of an open box's content, with the lines continued next to it."""
         path = "".join(f"M{8 + LINE * line} 0V9" for line in {*wire.past, *wire.below})
         svg = (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="70" height="9"><path d="{path}" stroke="{LINE_COLOR}" '
@@ -286,7 +286,7 @@ class _Page:
         return f"{key}{some}</p>{self._table(shown)}{self._works(box, self.number % len(shown))}"
 
     def _works(self, box: Box, index: int) -> str:
-        """The sums that give one number; on the way back its gradient first, then that of a weight, then the number."""
+        """The sums that give one number; in the backward view its gradient and a weight's come first."""
         work = box.forward(index)
         equation = f"{work.name} = {digits(work.total)}"
         if not self.backward:
@@ -330,7 +330,7 @@ class _Page:
         return _strip(values, key, 15)
 
     def _cells(self, box: Box) -> str:
-        """The numbers of a box with names: a cell each."""
+        """The numbers of a box with names, one cell each."""
         shown = (box.grads if self.backward else box.values)[box.shown]
         color, biggest = shades(-1, 1, (NEGATIVE, ZERO, POSITIVE)), float(np.abs(shown).max()) or 1.0
         is_share = not self.backward and box.title in ("weights", "p")
@@ -376,7 +376,7 @@ def _folded(summary: str, inside: str) -> str:
 
 
 def _products(sums: Products, most: int) -> str:
-    """The largest products, the sum of the others, the total; then the longer list, folded."""
+    """The largest products, the sum of the others, and the total; then the folded longer list."""
     order = sums.order()
     first, rest = order[:FIRST_PRODUCTS], order[FIRST_PRODUCTS:]
     rows = [_product_row(sums, int(i)) for i in first]
@@ -429,7 +429,7 @@ def _strip(numbers: np.ndarray, name: str, height: int) -> str:
 
 
 def _svg_source(svg: str) -> str:
-    """An image of its own: JupyterLab takes an inline SVG apart before a notebook is trusted."""
+    """A separate image, because JupyterLab removes inline SVG before a notebook is trusted."""
     return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
 
 

@@ -1,4 +1,4 @@
-"""One number of the forward or backward pass worked out: a formula with its numbers, and the sums of products in it."""
+"""The calculation of one number of the forward or backward pass: formulas with numbers, and sums of products."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Products:
     """A sum of products, times `scale`.
 
     Attributes:
-        formula: it in symbols, "sum over i of x[i] x W[3, i]".
-        left_name, right_name: what is multiplied, as heads of two columns.
-        left, right: the numbers, [n] each.
-        places: what the sum runs over, a name for each of the n; or None for 0, 1, 2, ...
-        scale: what the sum is multiplied by, and `scale_name` says so in words.
+        formula: the sum in symbols, "sum over i of x[i] x W[3, i]".
+        left_name, right_name: the names of the two factors, as column heads.
+        left, right: the factors, [n] each.
+        places: names of the n terms; None means 0, 1, 2, ...
+        scale: the factor of the sum; `scale_name` describes it.
     """
 
     formula: str
@@ -64,10 +64,10 @@ class Work:
     """The calculation of one number.
 
     Attributes:
-        name: of the number, "q_proj[3]".
+        name: the name of the number, "q_proj[3]".
         lines: formulas, in symbols and then in numbers.
         total: the number.
-        sums: the sums of products that the lines speak of.
+        sums: the sums of products in these lines.
     """
 
     name: str
@@ -154,7 +154,7 @@ def back_through_norm(
 
 
 def plus(name: str, parts: Sequence[tuple[str, Work]]) -> Work:
-    """Several Works added up; each part has a word for where it comes from."""
+    """The sum of several Works, each with a label for its source."""
     total = sum(work.total for _, work in parts)
     lines = [line for words, work in parts for line in ([f"{words}:"] if words else []) + list(work.lines)]
     lines.append(f"{name} = {' + '.join(digits(work.total) for _, work in parts)} = {digits(total)}")

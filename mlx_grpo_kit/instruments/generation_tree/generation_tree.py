@@ -1,4 +1,4 @@
-"""Generation as something to touch: chapter 13's filters on live bars, and a tree of what might have been written.
+"""Interactive generation: chapter 13's filters on live bars, and a tree of possible answers.
 
 show_generation_tree(config, params, tokenizer, "27+38=", answers=["55", "65"])      # ends a cell
 """
@@ -18,8 +18,8 @@ from mlx_grpo_kit.qwen3 import Qwen3Config, qwen3_forward
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.runtime import mx
 
-NAMED = 200  # of the likeliest tokens, so many have names: those that can be seen
-KEPT = 64  # texts whose logits are kept
+NAMED = 200  # only this many of the likeliest tokens have names: the visible ones
+KEPT = 64  # the number of texts whose logits are cached
 
 
 def show_generation_tree(
@@ -30,12 +30,12 @@ def show_generation_tree(
     answers: Sequence[str] = (),
     sampling: SamplingConfig | None = None,
 ) -> GenerationTree:
-    """Bars of what comes next, with temperature and filters to move, and a tree that a click grows; ends a cell.
+    """Bars of the next token, with temperature and filters, and a tree that grows with clicks; ends a cell.
 
     Args:
-        prompt: the text that the tree begins with. Another may be typed above it.
-        answers: what the tree has at first, each with an end token behind it.
-        sampling: temperature and filters at first; None is the policy itself.
+        prompt: the text at the root of the tree. You can type another above it.
+        answers: the initial answers in the tree, each followed by an end token.
+        sampling: the initial temperature and filters; None means the unfiltered policy.
 
     Raises:
         ValueError: an empty prompt, a character that the tokenizer does not know, more tokens than positions, or an
@@ -86,7 +86,7 @@ def show_generation_tree(
 
 
 def _name(tokenizer: Tokenizer, id_: int) -> str:
-    """A token's text in quotes, "end", or what it is called where it has no text."""
+    """A token's text in quotes, "end", or its name if it has no text."""
     if id_ in tokenizer.eos_token_ids:
         return "end"
     if id_ >= tokenizer.vocab_size:

@@ -1,4 +1,4 @@
-"""A tree of texts: what may come next, what may come after that, and how probable each path is."""
+"""A tree of texts: possible next tokens, what may follow them, and the probability of each path."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 from mlx_grpo_kit.viz.chart import Chart, text
 from mlx_grpo_kit.viz.style import COLORS, POSITIVE, percent
 
-GRAY = COLORS[5]  # of a probability that is only looked at
+GRAY = COLORS[5]  # for probabilities outside of the tree
 BAR, ROW, STEP, WIDE = 24, 44, 92, 56  # pixels: a bar's line, a branch's line, from token to token, a token's box
 
 
 def draw_tree(
     prompt: str, nodes: Sequence[Mapping[str, Any]], paths: Sequence[Sequence[int]], bars: int = 8
 ) -> tuple[Chart, str]:
-    """(chart, words): bars of what follows the prompt, and the tree of `paths`, with the policy's probabilities.
+    """(chart, words): bars of the token after the prompt, and the tree of `paths`, with probabilities.
 
     Args:
         prompt, nodes, paths: those of the widget `GenerationTree`, every beginning of a path among them.
-        bars: so many of the likeliest tokens are shown.
+        bars: the number of likeliest tokens to show.
     """
     shares = {tuple(node["path"]): _shares(node) for node in nodes}
     names = {id_: name for node in nodes for id_, name in zip(node["ids"], node["names"], strict=True)}

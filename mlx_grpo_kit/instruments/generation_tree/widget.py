@@ -1,7 +1,7 @@
-"""The next tokens, as something to touch: bars that follow the filters, and a tree of the texts that were forced.
+"""Interactive next tokens: bars that follow the filters, and a tree of texts that you choose.
 
-Filters and probabilities are computed in the browser, from logits that are sent once for each text.
-`mlx_grpo_kit.instruments.generation_tree.generation_tree.show_generation_tree` joins it with a model.
+Filters and probabilities are computed in the browser, from logits that are sent once per text.
+`mlx_grpo_kit.instruments.generation_tree.generation_tree.show_generation_tree` connects it to a model.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from mlx_grpo_kit.viz.picture import Picture, as_picture
 
 
 class GenerationTree(BrowserWidget):
-    """A bar for each of the likeliest next tokens; a click on one grows the tree by it.
+    """Bars for the likeliest next tokens; a click on one adds it to the tree.
 
     Args:
-        prompt: the text that everything begins with.
-        paths: what follows it in the tree at first, token ids.
+        prompt: the text at the root.
+        paths: the initial paths in the tree, lists of token ids.
         settings: "temperature", "top_k" (0: off), "top_p" (1: off) and "min_p" (0: off) at first.
-        ends: ids of the tokens after which nothing comes.
-        look: from a prompt and the token ids behind it to what comes next: {"path": those ids, "ids" and "names" of the
-            likeliest tokens, the likeliest first, "logits": all tokens', falling, float32 in base64}. A ValueError is
-            shown in words.
+        ends: the ids of end tokens.
+        look: a function from a prompt and the following token ids to the next token's distribution: {"path": those ids,
+            "ids" and "names" of the likeliest tokens, the likeliest first, "logits": all tokens', falling, float32 in
+            base64}. The message of a ValueError is shown.
     """
 
     source = Path(__file__).with_name("generation_tree")
@@ -51,5 +51,5 @@ class GenerationTree(BrowserWidget):
         return {"prompt": question["prompt"], **self._look(question["prompt"], question["path"])}
 
     def draw_still(self) -> Picture:
-        """The first tree as a picture, with the policy's own probabilities."""
+        """The initial tree as a picture, with the policy's own probabilities."""
         return as_picture(*draw_tree(self.data["prompt"], self.data["nodes"], self.data["paths"]))

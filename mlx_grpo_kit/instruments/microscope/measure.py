@@ -1,4 +1,4 @@
-"""One batch of completions under a microscope: what the loss does to each token, computed by the code that trains.
+"""The effect of the loss on each token of a batch of completions, computed by the training code.
 
     before = trainer.params
     step = next(trainer.train(max_steps=trainer.step + 1))
@@ -7,8 +7,8 @@
     reading = examine(frozen, trainer.args.loss(4), update=4)
     reading.pushes      # [B, T]: how hard the next update pushes each token, up where positive
 
-The model runs once for every policy, in `freeze`. After that any loss, any clip range and any rewards can be tried on
-the frozen log-probabilities, which takes milliseconds.
+The model runs once per policy, in `freeze`. After that you can try any loss, clip range and rewards on the frozen
+log-probabilities within milliseconds.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ LOW, HIGH = "clip_ratio/low_mean", ("clip_ratio/high_mean", "cispo_clip_ratio") 
 
 @dataclass(frozen=True)
 class FrozenBatch:
-    """Completions, and what several policies say of their tokens.
+    """Completions, with the log-probabilities of their tokens under several policies.
 
     Attributes:
-        num_generations: completions of one prompt, which stand next to each other.
+        num_generations: the number of completions per prompt, in adjacent rows.
         rewards: [B] float64, NaN for a completion that no reward applies to.
         completion_mask: [B, T] bool.
         logps: [B, T] for each policy, 0 where masked. The first policy is the one that sampled.
         entropies: [B, T] for each policy, 0 where masked.
-        ref_logps: [B, T] of the policy that a KL penalty pulls towards.
+        ref_logps: [B, T], those of the reference of a KL penalty.
     """
 
     num_generations: int
@@ -61,15 +61,15 @@ class Reading:
     Attributes:
         loss, metrics: floats, those of `grpo_loss_and_metrics`.
         means, stds: [B / num_generations], of each group's rewards; the standard deviation divides by n - 1, and is NaN
-            where only one completion has a reward.
+            if only one completion has a reward.
         advantages: [B].
         log_ratios: [B, T], log-probability now minus that of the policy that sampled.
         clips: [B, T], -1 where the ratio fell too low, +1 where it rose too high, 0 elsewhere. In the clipped losses
             such a token has no policy gradient; in "cispo" its weight is capped.
-        weights: [B, T], the share of the loss that a token has.
+        weights: [B, T], each token's share of the loss.
         pushes: [B, T], minus the loss's derivative by the token's log-probability: above 0 the next update makes the
-            token likelier. What a token adds to the gradient of the parameters is its push times the gradient of its
-            log-probability. An entropy bonus does not go through it, and is not in it.
+            token likelier. A token's contribution to the gradient of the parameters is its push times the gradient of
+            its log-probability. An entropy bonus is not included.
     """
 
     loss: float
@@ -90,15 +90,15 @@ def freeze(
     args: GRPOConfig,
     ref_params: Mapping[str, mx.array] | None = None,
 ) -> FrozenBatch:
-    """Run each policy over the completions of a step, and keep what it says of every token.
+    """Run each policy over the completions of a step, and keep its log-probability and entropy of every token.
 
     Args:
-        policies: parameters. The first are those that sampled the completions; the others are what became of them.
-        completions: a TrainStep's, those of a prompt next to each other.
+        policies: parameters. The first are those that sampled the completions; the others are later ones.
+        completions: those of a TrainStep, with those of a prompt adjacent.
         args: the run's settings, of which `num_generations` and `temperature` are used.
         ref_params: the policy that a KL penalty pulls towards; None is the first of the policies.
 
-    Raises ValueError where there is no policy, the completions do not go into groups, or `pad_batch` refuses them.
+    Raises ValueError if there is no policy, if the completions do not divide into groups, and like `pad_batch`.
     """
     if not policies:
         raise ValueError("There are no policies; expected at least the one that sampled, such as [trainer.params].")
@@ -132,11 +132,11 @@ def examine(
 
     Args:
         loss_config: the loss.
-        update: whose log-probabilities are looked at: 0 is the policy that sampled, -1 the last.
+        update: the policy to examine: 0 is the policy that sampled, -1 the last.
         rewards: [B] numbers instead of the batch's own.
-        scale_rewards, advantage_estimator: as in `compute_advantages`, which gets one reward a completion here.
+        scale_rewards, advantage_estimator: as in `compute_advantages`, which gets one reward per completion here.
 
-    Raises ValueError as `compute_advantages` and `grpo_loss_and_metrics` do.
+    Raises ValueError like `compute_advantages` and `grpo_loss_and_metrics`.
     """
     loss_config = loss_config or GRPOLossConfig()
     rewards = frozen.rewards if rewards is None else np.array(rewards, np.float64)  # None becomes NaN
@@ -178,14 +178,14 @@ def take_updates(
     num_updates: int,
     ref_params: Mapping[str, mx.array] | None = None,
 ) -> list[dict[str, mx.array]]:
-    """Learn from the same completions several times, and keep every policy on the way: `num_updates` + 1 of them.
+    """Learn from the same completions several times, and return every policy on the way, `num_updates` + 1 of them.
 
-    The first is `params` as it was given. What comes after is what `GRPOTrainer` does with `num_iterations`, from a new
-    optimizer and with the learning rate of `args`: from the second update on the ratios are no longer 1.
+    The first is `params`. The others are those of `GRPOTrainer` with `num_iterations`, with a new optimizer and the
+        learning rate of `args`: from the second update on the ratios are no longer 1.
 
     Args:
         params: the policy that sampled the completions, in float32.
-        completions: a TrainStep's. Their advantages count.
+        completions: those of a TrainStep, with their advantages.
         args: the run's settings.
         ref_params: the policy that `beta` pulls towards; None is `params`.
     """
@@ -222,7 +222,7 @@ def _pad(config: Qwen3Config, completions: Sequence[Completion]) -> PaddedBatch:
     prompts, answers = [each.prompt_ids for each in completions], [each.completion_ids for each in completions]
     batch = pad_batch(config, prompts, answers)
     written = [getattr(each, "token_mask", None) or [True] * len(each.completion_ids) for each in completions]
-    return replace(batch, completion_mask=mx.array(padded(written)))  # results of tools are not the policy's
+    return replace(batch, completion_mask=mx.array(padded(written)))  # tokens of tool results are not the policy's
 
 
 def _clips(events: Mapping[str, mx.array], mask: mx.array) -> np.ndarray:

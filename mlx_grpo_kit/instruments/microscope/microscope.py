@@ -1,4 +1,4 @@
-"""The microscope on a training step: what the loss does to every token, and what another loss would do.
+"""The microscope for a training step: the effect of the loss on every token, and of other losses.
 
     args = GRPOConfig(learning_rate=3e-4, num_generations=8, per_device_train_batch_size=64)
     trainer = GRPOTrainer(config, params, tokenizer, Addition(), args)
@@ -7,8 +7,8 @@
     policies = take_updates(config, before, step.completions, args, 4)
     show_microscope(config, policies, tokenizer, step.completions, args)     # ends a cell
 
-`policies` are the one that sampled the completions and what became of it. `[before, trainer.params]` are the simplest;
-`take_updates` goes on learning from the same completions, on a copy, until ratios leave the clip range.
+`policies` are the one that sampled the completions and later ones. `[before, trainer.params]` is the simplest choice;
+`take_updates` continues to learn from the same completions, on a copy, until ratios leave the clip range.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ def show_microscope(
 ) -> Microscope:
     """A step's completions with rewards, advantages and every token's ratio, clip, entropy and push; ends a cell.
 
-    Its controls begin with the settings of the run. What they change is computed by `examine`, from log-probabilities
-    that are computed once, here.
+    Its controls start with the settings of the run. `examine` computes their effect from log-probabilities that this
+    function computes once.
 
     Args:
-        policies: parameters, first those that sampled the completions, then what became of them.
-        completions: a TrainStep's.
+        policies: parameters, first those that sampled the completions, then later ones.
+        completions: those of a TrainStep.
         args: the run's settings.
         ref_params: the policy that `beta` pulls towards; None is the first of the policies.
         group: the prompt that is shown first, from 0.
         update: the policy that is shown first; None is the last.
 
     Raises:
-        ValueError: as `freeze` does, or there is no such group or update.
+        ValueError: like `freeze`, or there is no such group or update.
     """
     frozen = freeze(config, policies, completions, args, ref_params)
     num_groups, last = len(completions) // args.num_generations, len(policies) - 1
@@ -139,7 +139,7 @@ def _look(frozen: FrozenBatch, base: GRPOLossConfig, settings: Mapping[str, Any]
 
 
 def _rounded(values: np.ndarray) -> list[float]:
-    """The digits that float32 holds, in few characters."""
+    """The significant digits of a float32, in few characters."""
     return [float(f"{value:.6g}") for value in values.tolist()]
 
 

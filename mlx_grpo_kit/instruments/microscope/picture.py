@@ -16,7 +16,7 @@ MINUS = "\N{MINUS SIGN}"
 def draw_microscope(
     batch: Mapping[str, Any], settings: Mapping[str, Any], reading: Mapping[str, Any]
 ) -> tuple[Chart, str]:
-    """(chart, words): the answers of one prompt, a line each. The arguments are those of the widget `Microscope`."""
+    """(chart, words): the answers to one prompt, one line each. The arguments are those of the widget `Microscope`."""
     size, group = batch["num_generations"], reading["group"]
     rows = range(group * size, (group + 1) * size)
     answers = [batch["completions"][row] for row in rows]

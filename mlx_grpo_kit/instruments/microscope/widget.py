@@ -1,7 +1,7 @@
 """A batch of completions under the microscope: every answer's reward and advantage, every token's ratio, clip and push.
 
-It moves in the browser; what the loss says comes from the kernel, by the function that `look` is.
-`mlx_grpo_kit.instruments.microscope.microscope.show_microscope` joins it with a model.
+It runs in the browser; the effect of the loss comes from the kernel, through the function `look`.
+`mlx_grpo_kit.instruments.microscope.microscope.show_microscope` connects it to a model.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ class Microscope(BrowserWidget):
     """Choose a prompt, an answer, a token; move the loss's settings, and drag rewards.
 
     Args:
-        batch: what stays: "completions", a list of {"prompt", "text", "tokens", "reward", "finished"}, those of a
-            prompt next to each other, "tokens" being their texts and "reward" a number or None; "num_generations";
-            "updates", how many there are after the policy that sampled; and the choices "loss_types",
-            "importance_sampling_levels", "scale_rewards" and "advantage_estimators"; "note", what the reader has to
-            know of these numbers, as a rule "".
-        settings: the first of those that the controls have: "group", "update", "loss_type",
+        batch: the fixed data: "completions", a list of {"prompt", "text", "tokens", "reward", "finished"}, with those
+            of a prompt adjacent, where "tokens" are texts and "reward" is a number or None; "num_generations";
+            "updates", the number of policies after the one that sampled; and the choices "loss_types",
+            "importance_sampling_levels", "scale_rewards" and "advantage_estimators"; "note", a remark about these
+            numbers, usually "".
+        settings: the initial values of the controls: "group", "update", "loss_type",
             "importance_sampling_level", "epsilon", "epsilon_high" (None: epsilon), "cap" (of cispo), "beta",
             "scale_rewards", "advantage_estimator" and "rewards" (None: the batch's own).
-        look: from settings to a reading: {"group", "loss", "metrics", "advantages", "means", "stds",
+        look: a function from settings to a reading: {"group", "loss", "metrics", "advantages", "means", "stds",
             "largest", "tokens"}.
             "advantages" has all completions, "means" and "stds" all groups. "tokens" has, for each completion of the
             group, lists of "log_ratios", "clips", "entropies", "before", "after", "weights" and "pushes"; "largest" the
-            largest size of the first, the third and the last in the whole batch. A ValueError is shown in words.
+            largest size of the first, the third and the last in the whole batch. The message of a ValueError is shown.
     """
 
     source = Path(__file__).with_name("microscope")

@@ -11,6 +11,7 @@ import math
 
 import numpy as np
 
+from mlx_grpo_kit.runtime.extras import packages_for
 from mlx_grpo_kit.tensor.rules.rule import rule
 
 __all__ = [
@@ -202,7 +203,8 @@ def gelu(x, approximate="none"):
 def _normal_cdf(x, approximate):
     if approximate == "tanh":
         return (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
-    from scipy.special import erf  # NumPy has none
+    with packages_for("gelu"):
+        from scipy.special import erf  # NumPy has none
 
     return (1 + erf(x * math.sqrt(0.5))) / 2
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
 
+from mlx_grpo_kit.runtime.extras import packages_for
 from mlx_grpo_kit.viz.graphs.graph import Marks, arrange, describe, draw_nodes, node_names, show_formula
 from mlx_grpo_kit.viz.graphs.nodes import TIMES, Node, read_graph, short
 from mlx_grpo_kit.viz.panel import NOTE, Panel
@@ -70,7 +71,8 @@ class Stepper:
         return _Captioned(svg, moment.words, moment)
 
     def _build(self) -> Panel:
-        import ipywidgets as widgets
+        with packages_for("Stepper"):
+            import ipywidgets as widgets
 
         last = len(self.moments) - 1
         slider = widgets.IntSlider(0, 0, last, description="step", layout=widgets.Layout(width="320px"))

@@ -1,1 +1,1 @@
-"""Pictures that grow while a run goes on, in the foreground or in a thread of its own."""
+"""Pictures that grow during a run, in the foreground or in a separate thread."""

@@ -1,4 +1,4 @@
-"""A training run in a thread of its own, which can be paused, stopped and waited for."""
+"""A training run in a separate thread, which can be paused, stopped and waited for."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ SECONDS_TO_LEAVE = 10.0
 class BackgroundRun:
     """The run that `LivePlot.start` returns. In a notebook: `await run` (the buttons stay live); else `run.wait()`.
 
-    There is one at a time. Starting another stops the one before, which might otherwise train on unseen and without
-    buttons: a cell that is run again loses both its picture and its variable.
+    There is one at a time. Starting another stops the previous one, which might otherwise continue unseen and without
+        buttons: if you rerun a cell, you lose both its picture and its variable.
 
     Attributes:
         last: the latest step's record, None before the first
@@ -36,14 +36,15 @@ class BackgroundRun:
         self._plot = plot
         self._stop, self._resumed = threading.Event(), threading.Event()
         self._resumed.set()
-        # Waiting is for this event and not for the thread: an interrupted Thread.join() takes the thread for ended.
+        # Wait for this event and not for the thread: an interrupted Thread.join() treats the thread as ended.
         self._over = threading.Event()
-        # A daemon, because a long training must not keep the interpreter from ending; `_leave` ends it in good order.
+        # The thread is a daemon, because a long training must not keep the interpreter from exiting; `_leave` ends it
+        # in order.
         self._thread = threading.Thread(target=self._work, args=(steps,), name="LivePlot run", daemon=True)
 
     @classmethod
     def end_the_one_before(cls) -> None:
-        """Stop the run that there is, if any, and wait for its end.
+        """Stop the present run, if there is one, and wait for its end.
 
         Raises:
             RuntimeError: called in that run's own thread.
@@ -67,25 +68,25 @@ class BackgroundRun:
 
     @property
     def paused(self) -> bool:
-        """True from `pause()` on, though the current step is finished first."""
+        """True from `pause()` on, although the current step is finished first."""
         return not self._resumed.is_set()
 
     def pause(self) -> None:
-        """Hold the run after the current step."""
+        """Pause the run after the current step."""
         self._resumed.clear()
 
     def resume(self) -> None:
-        """Let a paused run go on."""
+        """Continue a paused run."""
         self._resumed.set()
 
     def stop(self) -> None:
-        """End the run after the current step; what it has learned and drawn stays."""
+        """End the run after the current step; the learned parameters and the picture are kept."""
         self._stop.set()
         self._resumed.set()
 
     @property
     def stopping(self) -> bool:
-        """True from `stop()` on, though the current step is finished first."""
+        """True from `stop()` on, although the current step is finished first."""
         return self._stop.is_set()
 
     def wait_until_resumed(self) -> None:
@@ -98,7 +99,7 @@ class BackgroundRun:
         A click on a button waits as long as this blocks: in a notebook write `await run` instead.
 
         Raises:
-            TimeoutError: the run is not over after `timeout` seconds; it goes on.
+            TimeoutError: the run is not finished after `timeout` seconds; it continues.
             RuntimeError: called in the run's own thread.
         """
         self._refuse_in_own_thread("wait for the end of this run")
@@ -142,7 +143,7 @@ class BackgroundRun:
             finally:
                 close = getattr(steps, "close", None)
                 if close is not None:
-                    close()  # here, in the thread that the generator's own clean-up belongs to
+                    close()  # here, because the generator's clean-up belongs to this thread
         except BaseException as error:
             self.error = error
             state = f"failed with {type(error).__name__}"
@@ -157,16 +158,16 @@ class BackgroundRun:
 
     @staticmethod
     def _end_mlx() -> None:
-        """Give back what MLX, where a run has used it, holds for this thread: its end would race the interpreter's."""
+        """Free MLX's streams of this thread, if it used MLX: their clean-up would race with the interpreter's exit."""
         mlx = sys.modules.get("mlx.core")
         if mlx is not None:
             mlx.clear_streams()
 
     def _left_behind(self) -> None:
-        """Be over in a forked child, where the thread does not exist."""
-        self._over = threading.Event()  # the old one's lock may have been taken when the fork came
+        """Mark the run as over in a forked child, where the thread does not exist."""
+        self._over = threading.Event()  # the old one's lock may have been held at the fork
         self._over.set()
-        self.error = RuntimeError("this process was forked: the run goes on in the process that started it")
+        self.error = RuntimeError("this process was forked: the run continues in the process that started it")
         atexit.unregister(self._leave)
 
     def _leave(self) -> None:

@@ -1,4 +1,4 @@
-"""Sampled completions as a table to read: what was asked, what was answered, what it was worth."""
+"""Sampled completions as a table: prompt, answer, reward."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from html import escape
 from typing import Any
 
-MAX_CHARACTERS = 160  # of a prompt or a completion; the rest is cut, with an ellipsis
-UP, DOWN = "86, 144, 252", "248, 156, 32"  # blue and orange behind the text, translucent: they serve both themes
+MAX_CHARACTERS = 160  # per prompt or completion; the rest is replaced by an ellipsis
+UP, DOWN = "86, 144, 252", "248, 156, 32"  # translucent blue and orange backgrounds, for both themes
 STYLE = {
     "table": "border-collapse:collapse; margin:4px 0; font-size:13px; line-height:1.5; "
     "color:var(--jp-ui-font-color1, #333);",
@@ -21,7 +21,7 @@ STYLE = {
 
 
 class CompletionsTable:
-    """HTML in a notebook, aligned text in a terminal and wherever HTML is not shown."""
+    """A table as HTML in a notebook, and as aligned text in a terminal and wherever HTML is not shown."""
 
     def __init__(self, html: str, text: str):
         self.html, self.text = html, text
@@ -34,7 +34,7 @@ class CompletionsTable:
 
 
 def completions_table(records: Iterable[Any], *, title: str = "") -> CompletionsTable:
-    """A table of `records`, with `.prompt`, `.completion` and, where they have them, `.reward` and `.advantage`.
+    """A table of `records`, with `.prompt`, `.completion` and, optionally, `.reward` and `.advantage`.
 
     A row with a positive advantage says "▲ up": GRPO's step pushes the probability of that completion up; one with a
     negative advantage says "▼ down". All text is escaped: what a model wrote cannot become markup.
@@ -86,7 +86,7 @@ def _html(title: str, header: list[str], rows: list[list[str]], records: list[An
     head = "".join(f'<th scope="col" style="{STYLE["th"]}">{escape(name)}</th>' for name in header)
     body, previous = [], None
     for record, cells in zip(records, rows, strict=True):
-        # One prompt's group of completions hangs together: a line above it, and the prompt written once.
+        # Completions of one prompt form a group, with a line above it and the prompt written once.
         line = "border-top:1px solid var(--jp-border-color2, #ccc);" if cells[0] != previous else ""
         shown = cells if cells[0] != previous else ["", *cells[1:]]
         previous = cells[0]

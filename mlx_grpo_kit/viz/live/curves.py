@@ -1,4 +1,4 @@
-"""Training curves: raw points, a smoothed line over them, and the same said in words."""
+"""Training curves: raw points, a smoothed line over them, and a description in words."""
 
 from __future__ import annotations
 
@@ -47,10 +47,11 @@ def comes_now_and_then(values: Sequence[float]) -> bool:
 
 
 def curve(values: Sequence[float], smoothing: float, log: bool = False) -> tuple[list[int], list[float]]:
-    """The line that stands for a metric: (places in `values`, heights).
+    """The line of a metric: (indices into `values`, heights).
 
-    A metric of every step is smoothed, and what is not finite stays a gap. One that comes now and then is joined from
-    value to value as it is. For a logarithmic axis the logarithms are smoothed; what has none, 0 and less, is a gap.
+    A metric of every step is smoothed, and values that are not finite stay gaps. A metric that comes only now and then
+    is drawn as a line from value to value. For a logarithmic axis the logarithms are smoothed; values of 0 and less are
+    gaps.
     """
     log = log and any(value > 0 for value in values)
     kept = [value if math.isfinite(value) and (value > 0 or not log) else math.nan for value in values]
@@ -64,7 +65,7 @@ def curve(values: Sequence[float], smoothing: float, log: bool = False) -> tuple
 
 
 def latest(values: Sequence[float], smoothing: float, log: bool = False) -> float:
-    """The number that stands for a metric now: the end of its line, NaN at a gap; 0 where a logarithm has none."""
+    """The present number of a metric: the end of its line, NaN at a gap; 0 if there is no logarithm."""
     finite = [value for value in values if math.isfinite(value)]
     if log and finite and finite[-1] <= 0:
         return finite[-1]
@@ -82,11 +83,11 @@ def draw_curves(
     note: str = "",
     log: Collection[str] = (),
 ) -> Figure:
-    """One small chart a panel, side by side. `history[name]` has one value for each of `steps`; NaN leaves a gap.
+    """One small chart per panel, side by side. `history[name]` has one value for each of `steps`; NaN leaves a gap.
 
-    With `max_steps` the horizontal axis is as long as the whole run, so a growing curve shows how much is to come.
-    `note` stands small in the upper right corner. Panels whose title is in `log` have a logarithmic axis, on which
-    triangles at the bottom stand for 0.
+    With `max_steps` the horizontal axis is as long as the whole run, so a growing curve shows how much remains. `note`
+    is small text in the upper right corner. Panels whose title is in `log` have a logarithmic axis, on which triangles
+    at the bottom mean 0.
     """
     columns = min(len(panels), MAX_COLUMNS)
     rows = math.ceil(len(panels) / columns)
@@ -184,8 +185,8 @@ class _Line:
     marker: str
     xs: list[int]
     heights: list[float]
-    marked: list[int]  # which of the line's points have a marker
-    seen: Sequence[float]  # the raw points, NaN where there is none; empty if the line is enough
+    marked: list[int]  # the points of the line that have a marker
+    seen: Sequence[float]  # the raw points, NaN for missing ones; empty if the line is enough
     zeros: list[int]  # steps at which a logarithm has no value
     now: str
 
@@ -193,7 +194,7 @@ class _Line:
 def _lines(
     metrics: Sequence[str], steps: Sequence[int], history: Mapping[str, Sequence[float]], smoothing: float, log: bool
 ) -> list[_Line]:
-    """One for each metric that has come at least once."""
+    """One for each metric that has occurred at least once."""
     lines = []
     for index, metric in enumerate(metrics):
         values = [value if math.isfinite(value) else math.nan for value in history.get(metric, [])]
@@ -222,7 +223,7 @@ def _lines(
 
 
 def _waiting_for(metrics: Sequence[str], history: Mapping[str, Sequence[float]]) -> str:
-    """A misspelt name should be seen at the first glance, next to the names there are."""
+    """The text while values are missing. It lists existing names, so that a misspelt name is obvious."""
     seen = f"\nmetrics so far: {', '.join(sorted(history))}" if history else ""
     return f"waiting for {' and '.join(metrics)}{seen}"
 
@@ -294,12 +295,12 @@ def _limits(lines: Sequence[_Line], log: bool) -> tuple[tuple[float, float], boo
         return (10.0**lowest, 10.0 ** (max(highest, lowest + 1) + (len(lines) > 1))), True
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
     margin = 0.05 * (high - low) or 0.05 * abs(high) or 0.05
-    legend = 0.1 * len(lines) * (high - low) if len(lines) > 1 else 0.0  # has a place of its own above the lines
+    legend = 0.1 * len(lines) * (high - low) if len(lines) > 1 else 0.0  # has its own space above the lines
     return (low - margin, high + margin + legend) if values else (0.0, 1.0), False
 
 
 def _alone(values: Sequence[float]) -> list[float]:
-    """The values with gaps on both sides, which no line reaches; the others are NaN."""
+    """The values with gaps on both sides, which a line would not show; the others are NaN."""
     beside = [math.nan, *values, math.nan]
     return [
         value if math.isnan(before) and math.isnan(after) else math.nan
@@ -308,7 +309,7 @@ def _alone(values: Sequence[float]) -> list[float]:
 
 
 def _logarithmic(axis: Axes, values: Sequence[float]) -> None:
-    """A logarithmic axis over whole powers of ten; without a positive value it stays as it is."""
+    """A logarithmic axis over whole powers of ten; without a positive value it stays linear."""
     from matplotlib.ticker import LogLocator, NullLocator
 
     if not values:

@@ -1,4 +1,4 @@
-"""A picture that is drawn again while a loop runs."""
+"""A picture that is redrawn while a loop runs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from mlx_grpo_kit.runtime.extras import packages_for
 from mlx_grpo_kit.viz.live.pace import next_frame
 from mlx_grpo_kit.viz.picture import as_picture
 
 
 class LivePicture:
-    """One place on the page for a picture that changes.
+    """A place on the page for a changing picture.
 
         live = LivePicture()
         for step in range(100):
@@ -22,7 +23,7 @@ class LivePicture:
     `draw` returns (Matplotlib figure or Chart, words for it).
 
     Attributes:
-        frames: how many pictures were drawn.
+        frames: the number of pictures drawn.
     """
 
     def __init__(self):
@@ -31,15 +32,16 @@ class LivePicture:
         self._next = 0.0
 
     def update(self, draw: Callable[[], tuple[Any, str]]) -> None:
-        """Call `draw` and show its picture, unless the last one is too young (pace.py says how old it has to be)."""
+        """Call `draw` and show its picture, unless the last one is too recent (see pace.py)."""
         if time.monotonic() >= self._next:
             started = time.monotonic()
             self.finish(draw)
             self._next = next_frame(started)
 
     def finish(self, draw: Callable[[], tuple[Any, str]]) -> None:
-        """Call `draw` and show its picture, whatever the time."""
-        from IPython.display import display
+        """Call `draw` and show its picture, regardless of the time."""
+        with packages_for("LivePicture"):
+            from IPython.display import display
 
         picture = as_picture(*draw())
         if self._handle is None:

@@ -1,4 +1,4 @@
-"""LivePlot: training curves that grow while the training runs, and stay on the page when it is over."""
+"""LivePlot: training curves that grow during training, and stay on the page afterwards."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ if TYPE_CHECKING:
 
 
 class LivePlot:
-    """Curves of a training run, one panel a metric, redrawn at most four times a second.
+    """Curves of a training run, one panel per metric, redrawn at most four times per second.
 
     Three ways to feed it, with the metrics of any iterator whose items have `.step` and `.metrics`:
 
         for step in plot.watch(trainer.train(max_steps=60)): ...  # in this cell; an interrupt ends it cleanly
         run = plot.start(trainer.train(max_steps=200))            # in a thread, with Pause and Stop; then: await run
-        plot.update(metrics)                                      # in a loop of your own
+        plot.update(metrics)                                      # in your own loop
 
-    In a notebook a still picture stands beside the growing one, unseen while that lives: it is what a reader finds
-    who opens the notebook again, even one that was closed in mid-run. In a plain script nothing is shown; `history`
-    is kept all the same and `save(path)` writes the picture.
+    In a notebook there is also a still picture, hidden while the growing one is live: you see it when you open the
+        notebook again, even if it was closed during the run. In a plain script nothing is shown, but `history` is kept
+        and `save(path)` writes the picture.
 
-    What is wrong with a GRPO run (`mlx_grpo_kit.runs.diagnosis`) stands under the status, in words.
+    Problems of a GRPO run (`mlx_grpo_kit.runs.diagnosis`) are shown below the status.
 
     A metric that comes now and then, such as an evaluation every 50 steps, is drawn as joined points, unsmoothed.
 
     Args:
-        metrics: names, each drawn in a panel of its own, or a mapping: a panel's title -> the names drawn in it.
+        metrics: names, each drawn in a separate panel, or a mapping: a panel's title -> the names drawn in it.
         max_steps: the length of the run, if known: the axis is that long, and the status says "step 37 of 60".
         smoothing: weight of the past in the line over the raw points, in [0, 1); 0 draws the values themselves.
-        completions: how many of each step's sampled completions to show beneath, each for another prompt.
-        log: titles of the panels with a logarithmic axis; triangles at its bottom stand for 0.
+        completions: the number of sampled completions of each step to show below, each for another prompt.
+        log: titles of the panels with a logarithmic axis; triangles at its bottom mean 0.
 
     Attributes:
         steps: the list of step numbers.
@@ -74,7 +74,7 @@ class LivePlot:
         self.steps: list[int] = []
         self.history: dict[str, list[float]] = {}
         self.state = "waiting for the first step"
-        self._latest: list[Any] = []  # the completions shown beneath
+        self._latest: list[Any] = []  # the completions shown below
         self._monitor = Monitor()
         self._view: NotebookView | None = None
         self._running = False
@@ -89,7 +89,7 @@ class LivePlot:
         completions: Iterable[Any] = (),
         changes: Mapping[str, Any] | None = None,
     ) -> None:
-        """Add one step's metrics. `step` counts on from the last one where it is not given.
+        """Add one step's metrics. By default `step` is the last one plus 1.
 
         `changes` has the new values of the settings that were changed right before the step.
 
@@ -118,12 +118,12 @@ class LivePlot:
             self._refresh()
 
     def watch(self, steps: Iterable[Any]) -> Generator[Any, None, None]:
-        """Pass the steps of a run on, drawing them: `for step in plot.watch(trainer.train(max_steps=60)): ...`.
+        """Yield the steps of a run and draw them: `for step in plot.watch(trainer.train(max_steps=60)): ...`.
 
-        Interrupting the kernel while a step is computed ends the loop as if it were over; what was drawn stays.
+        Interrupting the kernel while a step is computed ends the loop normally; the picture stays.
         """
         self._open()
-        state = "stopped"  # what leaving the loop early leaves here
+        state = "stopped"  # the state if you leave the loop early
         try:
             for record in steps:
                 extras = (getattr(record, "completions", ()), getattr(record, "changes", None))
@@ -142,7 +142,7 @@ class LivePlot:
             self.finish(state)
 
     def start(self, steps: Iterable[Any]) -> BackgroundRun:
-        """Run through `steps` in a thread of its own, with Pause and Stop buttons; returns at once.
+        """Iterate over `steps` in a separate thread, with Pause and Stop buttons, and return at once.
 
         All of the iterator is consumed in that thread. MLX arrays it uses must have been evaluated (`mx.eval`) before,
         because an unevaluated array belongs to the thread that built it.
@@ -156,7 +156,7 @@ class LivePlot:
         return run
 
     def finish(self, state: str = "finished") -> None:
-        """End the run: the growing picture becomes a still one. Does nothing when no run is shown."""
+        """End the run: the growing picture becomes a still one. Has no effect if no run is shown."""
         if not self._running:
             return
         self.state, self._running = state, False
@@ -231,14 +231,14 @@ class LivePlot:
         if self._running:
             return
         self._running, self._next_frame = True, 0.0
-        self._started = time.monotonic() - self._seconds  # a continued run counts on
+        self._started = time.monotonic() - self._seconds  # a continued run adds to its time
         shell = _notebook_shell()
         if shell is None:
             return
         self._view = NotebookView(run)
         self._refresh()
         if run is None:
-            # A plain loop of update() has no end that we see: the end of its cell is the end of the run.
+            # The end of a plain loop of update() is not visible, so the end of its cell counts as the end of the run.
             def cell_is_over(_: Any) -> None:
                 shell.events.unregister("post_run_cell", cell_is_over)
                 self.finish()
@@ -253,7 +253,7 @@ class LivePlot:
         self._next_frame = next_frame(started)
 
     def hold(self, run: BackgroundRun) -> None:
-        """Show that `run` is paused, wait until it goes on, and leave that time out of the run's seconds."""
+        """Show that `run` is paused, wait until it continues, and exclude that time from the run's seconds."""
         began = time.monotonic()
         self.state = "paused"
         self._refresh(keep=True)

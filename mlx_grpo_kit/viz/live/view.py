@@ -1,4 +1,4 @@
-"""The view of a LivePlot in a notebook while its run goes on: two buttons, a status, the picture, a table."""
+"""The view of a LivePlot in a notebook during its run: two buttons, a status, the picture, a table."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from mlx_grpo_kit.runtime.extras import packages_for
 from mlx_grpo_kit.viz.box import colored_box
 from mlx_grpo_kit.viz.live.completions import completions_table
 from mlx_grpo_kit.viz.picture import Picture, show_live, still
@@ -15,18 +16,19 @@ from mlx_grpo_kit.viz.picture import Picture, show_live, still
 if TYPE_CHECKING:
     from mlx_grpo_kit.viz.live.background import BackgroundRun
 
-SECONDS_BETWEEN_STILLS = 5.0  # how old the picture may be that is left when the page or the kernel goes away
+SECONDS_BETWEEN_STILLS = 5.0  # the maximum age of the still picture when the page or the kernel goes away
 
 
 class NotebookView:
-    """Widgets on the page, until `replace_by` leaves only a still picture, and a line that says how the run ended.
+    """Widgets on the page, until `replace_by` leaves only a still picture with a line on the end of the run.
 
-    Only the thread that runs the training changes what is shown; the buttons' callbacks set the run's events and their
-    own labels. A kernel may call them in a thread where nothing else is safe.
+    Only the training thread changes the content; the buttons' callbacks set the run's events and their own labels. A
+    kernel may call them in a thread where nothing else is safe.
     """
 
     def __init__(self, run: BackgroundRun | None):
-        import ipywidgets as widgets
+        with packages_for("LivePlot"):
+            import ipywidgets as widgets
 
         self._status, self._warnings = widgets.HTML(), widgets.HTML()
         self._picture, self._table = widgets.HTML(), widgets.HTML()
@@ -39,7 +41,7 @@ class NotebookView:
             bar = [self._pause, self._stop, self._status]
         row = widgets.HBox(bar, layout=widgets.Layout(align_items="center"))
         self._box = widgets.VBox([row, self._warnings, self._picture, self._table])
-        # Both places are made by the cell: a thread can change an output, but not add one reliably.
+        # The cell creates both outputs: a thread can change an output, but not reliably add one.
         self._places = uuid4().hex, uuid4().hex
         self._next_still: float | None = None
 
@@ -62,9 +64,10 @@ class NotebookView:
         self._pause.description, self._pause.icon = ("Resume", "play") if paused else ("Pause", "pause")
 
     def replace_by(self, picture: Picture, status: str, completions: Sequence[Any], warnings: Sequence[str]) -> None:
-        """Leave the picture, with the status and what is wrong, in the place of the widgets.
+        """Replace the widgets by the picture, the status and the problems.
 
-        A page that was loaded again during the run does not get this. It still has the widgets, so they show the same.
+        A page that was reloaded during the run does not get this output. It still has the widgets, so they show the
+        same.
         """
         self._fill(status, picture, completions, warnings)
         self._pause.layout.display = self._stop.layout.display = "none"

@@ -115,7 +115,7 @@ def test_versions_are_those_of_checkpoints_before_during_and_after_a_run(make_ba
         assert [each.weight_version for each in served] == [number, number]
     run(backend, engines, tiny[2], max_steps=5)
     assert {engine.weight_version for engine in engines} == {2}
-    with pytest.raises(WeightSyncError, match="did not take version 1"):
+    with pytest.raises(WeightSyncError, match="did not load version 1"):
         trio.run(sync_weights_to_engines, engines, folders[0])
     trio.run(sync_weights_to_engines, engines, folders[1])
 
@@ -302,7 +302,7 @@ def test_settings_that_make_no_sense_are_told(make_backend, engines, tiny):
             run(make_backend(TINY), engines, tiny[2], **settings)
     with pytest.raises(ValueError, match="There are no inference engines"):
         run(make_backend(TINY), [], tiny[2])
-    with pytest.raises(ValueError, match="The task has tools, and inference engines write one turn"):
+    with pytest.raises(ValueError, match="The task has tools, but inference engines write only one turn"):
         run(make_backend(TINY), engines, tiny[2], task=Calculator())
 
 

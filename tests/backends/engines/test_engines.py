@@ -104,7 +104,7 @@ def test_versions_do_not_go_back_unless_asked(engine, tiny):
 
 
 def test_what_the_model_cannot_continue_is_refused_in_its_words_and_the_engine_goes_on(engine):
-    with pytest.raises(ValueError, match=r"prompts\[0\] holds token id 999"):
+    with pytest.raises(ValueError, match=r"prompts\[0\] contains token id 999"):
         engine.generate([[999]], **SETTINGS).wait()
     with pytest.raises(TypeError, match="is text"):
         engine.generate(["7+8="], **SETTINGS).wait()
@@ -122,7 +122,7 @@ def test_without_weights_there_is_nothing_to_generate_with(tiny):
 
 
 def test_a_function_does_not_cross_to_another_process(shared_process):
-    with pytest.raises(ValueError, match=r"another process, and `stop` a function of this one"):
+    with pytest.raises(ValueError, match=r"another process, and `stop` is a function of this one"):
         shared_process.generate(PROMPTS, stop=lambda tokens: False)
 
 
@@ -170,7 +170,7 @@ def test_a_sync_in_asyncio(make_backend, tiny):
         engines = [one, two]
         assert [each.weight_version for each in asyncio.run(sync())] == [1, 1]
         two.close()
-        with pytest.raises(WeightSyncError, match="1 of 2 inference engines did not take version 2"):
+        with pytest.raises(WeightSyncError, match="1 of 2 inference engines did not load version 2"):
             asyncio.run(sync())
 
 
@@ -184,10 +184,10 @@ def test_one_engine_that_fails_is_named_and_the_others_are_served(checkpoint, ti
         with pytest.raises(WeightSyncError) as caught:
             trio.run(sync_weights_to_engines, [bad, good, ahead], checkpoint)
         said = str(caught.value)
-        assert "2 of 3 inference engines did not take version 2" in said
-        assert "'other model' serves version None" in said
-        assert "'ahead' serves version 5" in said
-        assert said.endswith("Engines that serve version 2: 'good'.")
+        assert "2 of 3 inference engines did not load version 2" in said
+        assert "'other model' still has version None" in said
+        assert "'ahead' still has version 5" in said
+        assert said.endswith("Engines with version 2: 'good'.")
         assert [each.weight_version for each in caught.value.served] == [None, 2, 5]
         assert isinstance(caught.value.__cause__, ValueError)
 
@@ -209,10 +209,10 @@ def test_a_checkpoint_that_is_not_whole_reaches_no_engine(checkpoint, tiny):
         flipped[len(flipped) // 2] ^= 1
         for broken in (bytes(flipped), content[:-1], b""):
             file.write_bytes(broken)
-            with pytest.raises(ValueError, match=r"not what was saved|bytes"):
+            with pytest.raises(ValueError, match=r"differs from the saved file|bytes"):
                 trio.run(sync_weights_to_engines, [engine], checkpoint)
         file.unlink()
-        with pytest.raises(FileNotFoundError, match="has lost"):
+        with pytest.raises(FileNotFoundError, match="lacks"):
             trio.run(sync_weights_to_engines, [engine], checkpoint)
         with pytest.raises(FileNotFoundError, match="There is no folder"):
             trio.run(sync_weights_to_engines, [engine], checkpoint / "nowhere")
