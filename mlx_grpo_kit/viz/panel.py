@@ -54,8 +54,8 @@ class Panel(PictureWidget):
 
         panel = Panel(draw_tangent, x=FloatSlider(1.0, min=-2, max=2), h=FloatLogSlider(0.1, min=-8, max=0))
 
-    `set(x=0.5)` changes controls like a user, without a browser. If `draw` raises ValueError, its message covers the top
-    of the picture, which stays where it is, because a user may type anything.
+    `set(x=0.5)` changes controls like a user, without a browser. If `draw` raises ValueError, its message covers the
+    top of the picture, which stays where it is, because a user may type anything.
 
     Args:
         draw: called with the controls' values by name; returns a Picture, or (Matplotlib figure or Chart, its words).
