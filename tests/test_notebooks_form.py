@@ -86,6 +86,14 @@ def closing(notebook):
     return complaints + ([] if any("references" in name for name in names) else ["no references"])
 
 
+def progress_after_the_last_word(notebook):
+    """The box with the reader's progress does not part an experiment from what is said about it."""
+    for cell, after in zip(notebook.cells, notebook.cells[1:], strict=False):
+        if cell.cell_type == "code" and re.search(r"^progress\(", cell.source, flags=re.M):
+            return [] if after.source.startswith("## ") else ["what follows progress(...) is not a section of its own"]
+    return []
+
+
 def checks_and_seeds(notebook):
     source = "\n".join(cell.source for cell in of_kind(notebook, "code"))
     complaints = [] if re.search(r"^ *assert ", source, flags=re.M) else ["no cell asserts anything"]
@@ -158,6 +166,7 @@ RULES = [
     small_cells,
     headings_in_order,
     closing,
+    progress_after_the_last_word,
     checks_and_seeds,
     pictures_have_words,
     links_lead_somewhere,
@@ -212,6 +221,7 @@ BROKEN = [
     (header, replace(0, "a GPU", "others")),
     (one_set_up_cell, replace(1, "# Set-up", "")),
     (one_set_up_cell, replace(3, "assert", "# Set-up\nassert")),
+    (progress_after_the_last_word, replace(3, "show()", 'show()\nprogress("99")')),
     (an_early_picture, lambda notebook: notebook.cells[3].outputs.clear()),
     (small_cells, replace(3, "show()", "show()\n" * 26)),
     (small_cells, replace(3, "show()", "show(" + "1" * 100 + ")")),

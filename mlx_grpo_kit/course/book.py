@@ -23,13 +23,14 @@ from pathlib import Path
 import nbformat
 
 from mlx_grpo_kit.course.course_map import describe_course, draw_course
+from mlx_grpo_kit.course.reading import for_reading
 from mlx_grpo_kit.course.reference import write_reference
 from mlx_grpo_kit.course.syllabus import COURSE, PARTS, Chapter
 from mlx_grpo_kit.files import read_file, replaced_folder
 
 TITLE = "From one number to GRPO"
 PACKAGES = ("myst_nb", "sphinx_book_theme", "griffe", "latex2mathml")
-STYLE = Path(__file__).with_name("book.css")
+STYLE, SCRIPT = (Path(__file__).with_name(name) for name in ("book.css", "book.js"))
 GUIDES = [
     Path(__file__).with_name("guides") / f"{name}.md"
     for name in (
@@ -74,6 +75,7 @@ SETTINGS = {
         "home_page_in_toc": True,
     },
     "html_css_files": [STYLE.name],
+    "html_js_files": [SCRIPT.name],
     "html_copy_source": False,
     "html_show_sphinx": False,
     "html_show_copyright": False,
@@ -117,7 +119,8 @@ def build(notebooks: Path, output: Path) -> list[str]:
         source.mkdir()
         for part in parts.values():
             for chapter in part:
-                shutil.copy(notebooks / f"{chapter.file}.ipynb", source)
+                notebook = for_reading(_read(notebooks / f"{chapter.file}.ipynb"))
+                nbformat.write(notebook, source / f"{chapter.file}.ipynb")
         for guide in GUIDES:
             text = guide.read_text(encoding="utf-8").replace(f"]({IN_REPOSITORY}", "](")
             (source / guide.name).write_text(text, encoding="utf-8")
@@ -126,7 +129,7 @@ def build(notebooks: Path, output: Path) -> list[str]:
             shutil.copy(picture, source / "images")
         reference = write_reference(source)
         (source / "index.md").write_text(front_page(parts, source, reference), encoding="utf-8")
-        settings = SETTINGS | {"html_static_path": [str(STYLE)]}
+        settings = SETTINGS | {"html_static_path": [str(STYLE), str(SCRIPT)]}
         Sphinx(source, None, site, work, "html", settings, status=None, warning=complaints).build()
         shutil.rmtree(site / "_sources", ignore_errors=True)
         try:
@@ -141,20 +144,21 @@ def front_page(parts: Mapping[str, Sequence[Chapter]], folder: Path, reference: 
     """The first page in MyST's Markdown: the map, each part's chapters with their goals, guides and reference."""
     hours = round(sum(chapter.minutes for chapter in COURSE) / 60)
     pages = {chapter.file: f"{chapter.file}.html" for part in parts.values() for chapter in part}
+    # Inline, so that its chapters are links; and a group, because a screen reader finds no links inside an image.
+    course_map = draw_course(PARTS, pages.get).svg(describe_course(PARTS)).replace('role="img"', 'role="group"', 1)
     lines = [
         f"# {TITLE}",
         "",
         f"A course in {len(COURSE)} notebooks, {hours} hours with the exercises: from the derivative of `x * x` to a "
         "whole Qwen3 that learns by reinforcement, with every gradient checked on the way. These pages are to be read, "
-        "and their pictures stand still. In JupyterLab, which `make lab` opens, you can move them, and exercises check "
-        "themselves.",
+        "and their pictures stand still; below each exercise you can unfold hints and a solution. In JupyterLab, which "
+        "`make lab` opens, you can move the pictures, and exercises check themselves.",
         "",
         "![A tiny Qwen3 during 600 steps of GRPO: reward and held-out accuracy rise together](images/grpo_learns.png)",
         "",
         "What you will have understood at the end: a policy that learns addition from rewards alone.",
         "",
-        # Inline, so that its chapters are links.
-        f"<div>\n{draw_course(PARTS, pages.get).svg(describe_course(PARTS))}\n</div>",
+        f"<div>\n{course_map}\n</div>",
         "",
         "A line leads from each chapter down to those that build on it.",
         "",

@@ -149,9 +149,6 @@ class Note:
             display({"text/html": self._repr_html_(), "text/plain": repr(self)}, raw=True)
 
     def _repr_html_(self) -> str:
-        paragraphs = "".join(
-            f'<div style="margin-top:4px">{_markup(text)}</div>' for text in self.text.split("\n\n") if text
-        )
         code = (
             f'<pre style="margin:8px 0 0;padding:8px 10px;border-radius:4px;background:rgba(140,149,159,.15);'
             f'color:inherit">{escape(self.code)}</pre>'
@@ -159,7 +156,7 @@ class Note:
             else ""
         )
         return colored_box(
-            f"<b>{escape(self.heading)}</b>{paragraphs}{code}", self.look, "line-height:1.5;max-width:62em;"
+            f"<b>{escape(self.heading)}</b>{paragraphs(self.text)}{code}", self.look, "line-height:1.5;max-width:62em;"
         )
 
 
@@ -179,6 +176,11 @@ def _verdict(result: Result, remark: str) -> Note:
         return Note(f"\N{WHITE CIRCLE} Not attempted · {exercise.id} {exercise.title}", result.message, "stub")
     way_out = f'hint("{exercise.id}", {result.hint}) helps with this.'
     return Note(f"\N{BALLOT X} Not yet · {exercise.id} {exercise.title}", f"{result.message}\n\n{way_out}", "wrong")
+
+
+def paragraphs(text: str) -> str:
+    """Markup of a text whose paragraphs are parted by empty lines and in which `this` is code."""
+    return "".join(f'<div style="margin-top:4px">{_markup(part)}</div>' for part in text.split("\n\n") if part)
 
 
 def _markup(text: str) -> str:

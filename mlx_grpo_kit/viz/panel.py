@@ -54,8 +54,8 @@ class Panel(PictureWidget):
 
         panel = Panel(draw_tangent, x=FloatSlider(1.0, min=-2, max=2), h=FloatLogSlider(0.1, min=-8, max=0))
 
-    `set(x=0.5)` changes controls like a user, without a browser. If `draw` raises ValueError, its message replaces the
-    picture, because a user may type anything.
+    `set(x=0.5)` changes controls like a user, without a browser. If `draw` raises ValueError, its message covers the
+    top of the picture, which stays where it is, because a user may type anything.
 
     Args:
         draw: called with the controls' values by name; returns a Picture, or (Matplotlib figure or Chart, its words).
@@ -86,7 +86,8 @@ class Panel(PictureWidget):
         # A wide gap, so that the value of one slider does not touch the name of the next.
         layout = widgets.Layout(flex_flow="row wrap", align_items="center", grid_gap="2px 18px")
         row = widgets.Box([*controls.values(), *extra], layout=layout)
-        self._complaint = widgets.HTML()
+        # Without a height of its own: it lies over the picture, and nothing moves when it comes and goes.
+        self._complaint = widgets.HTML(layout=widgets.Layout(height="0", overflow="visible"))
         self.widget = widgets.VBox([row, self._complaint, self._page])
         self._limit()
         self._show(lambda: draw(**self.values))
@@ -120,6 +121,11 @@ class Panel(PictureWidget):
             self._show(lambda: self.draw(**self.values))
             complaint = ""
         except ValueError as error:
-            complaint = colored_box(escape(str(error)), "wrong")
+            complaint = _over_the_picture(colored_box(escape(str(error)), "wrong"))
         if self._complaint.value != complaint:
             self._complaint.value = complaint
+
+
+def _over_the_picture(box: str) -> str:
+    paper = "position:relative;z-index:1;background:var(--jp-layout-color1,#fff);border-radius:4px"
+    return f'<div style="{paper}">{box}</div>'

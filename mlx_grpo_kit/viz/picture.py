@@ -130,14 +130,24 @@ def to_png(figure: Figure, dpi: int = STORED_DPI) -> bytes:
 
 
 def image_tag(png: bytes, figure: Figure, alt: str) -> str:
-    """`<img>` markup of a figure's PNG at its size on the page, with its words as `alt`."""
+    """`<img>` markup of a figure's PNG at its size on the page, with its words as `alt`, in a box that scrolls."""
     width, height = (round(inches * SCREEN_DPI) for inches in figure.get_size_inches())
     ink = "" if _has_photographs(figure) else " kit-ink"
     return (
-        f'<img class="kit-picture{ink}" alt="{escape(alt)}" width="{width}" height="{height}" decoding="sync" '
-        f'style="max-width:100%;height:auto" src="data:image/png;base64,{base64.b64encode(png).decode()}">'
-        f"{PICTURE_STYLE}"
+        f'<div style="overflow-x:auto"><img class="kit-picture{ink}" alt="{escape(alt)}" width="{width}" '
+        f'height="{height}" decoding="sync" style="min-width:{_least_width(figure)}px;max-width:100%;height:auto" '
+        f'src="data:image/png;base64,{base64.b64encode(png).decode()}">{PICTURE_STYLE}</div>'
     )
+
+
+def _least_width(figure: Figure) -> int:
+    """Like `least_width`, of a figure that has been drawn."""
+    from matplotlib.text import Text
+
+    words = [each for each in figure.findobj(Text) if each.get_visible() and each.get_text().strip()]
+    points = min((each.get_fontsize() for each in words), default=math.inf)
+    width = figure.get_size_inches()[0] * SCREEN_DPI
+    return min(math.ceil(width * SMALLEST_TEXT / (points * SCREEN_DPI / 72)), round(width))
 
 
 def _has_photographs(figure: Figure) -> bool:

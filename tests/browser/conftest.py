@@ -20,6 +20,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 from playwright.sync_api import sync_playwright
 
@@ -286,6 +287,27 @@ def open_notebook(lab, tab, request):
     finally:
         if request.session.testsfailed > failed_before or any(notebook.open for notebook in opened):
             tab.close()  # who knows what it shows
+
+
+# Contrast takes axe-core most of its time; that of every ink is computed in tests/viz/test_style.py.
+LEFT_OUT = {"color-contrast"}
+
+
+@pytest.fixture(scope="session")
+def violations():
+    """(page, selector of the parts to look at, names of rules to leave out) -> axe-core's complaints about them."""
+
+    def violations(page, selector, leave_out=()):
+        rules = {rule: {"enabled": False} for rule in LEFT_OUT | {*leave_out}}
+        found = Axe().run(page, selector, {"resultTypes": ["violations"], "rules": rules}).response
+        assert found["passes"], f"axe-core looked at nothing: is there {selector!r} on the page?"
+        return [
+            f"{rule['id']}: {rule['help']}: {node['html'][:300]}"
+            for rule in found["violations"]
+            for node in rule["nodes"]
+        ]
+
+    return violations
 
 
 CHECK = re.compile(r'^check\("(\d\d\.\d+)", (\w+)\)$', flags=re.M)

@@ -145,3 +145,18 @@ def test_a_page_loaded_again_during_a_run_ends_with_its_curves(open_notebook, ce
     words = picture.get_attribute("alt") or picture.locator("title").text_content()
     assert "reward from" in words or "400 steps" in words, words
     assert not notebook.cell(1).get_by_role("button", name="Pause").is_visible()
+
+
+def test_a_notebook_saved_early_in_a_run_has_its_curves_when_the_kernel_is_gone(open_notebook):
+    notebook = open_notebook("saved_early", SETUP, START)
+    notebook.run_cell(0)
+    notebook.run_cell(1)
+    notebook.wait_for_text(1, "running: step")
+    notebook.page.wait_for_timeout(500)  # one frame; the next picture to stay is due seconds later
+    notebook.save()
+    notebook.close()
+    notebook = open_notebook("saved_early")
+    [picture] = [each for each in notebook.cell(1).locator("svg[role=img], img").all() if each.is_visible()]
+    words = picture.get_attribute("alt") or picture.locator("title").text_content()
+    assert "reward: from" in words, words
+    assert "Last seen running: step" in notebook.cell(1).inner_text()

@@ -135,7 +135,9 @@ def test_the_microscope_follows_every_control(open_notebook):
     def tokens():
         return live.locator(".cell .value").all_inner_texts()
 
-    # The loss's settings: what changed is marked, and the gradient follows.
+    # The loss's settings: what changed is marked, the gradient follows, and nothing moves to another line.
+    place = "() => document.querySelector('.kit-microscope .group').offsetTop"
+    top = notebook.page.evaluate(place)
     assert live.locator(".changed").count() == 0
     follows(lambda: control("epsilon").press("Home"))
     assert live.locator(".changed").count() > 0
@@ -151,9 +153,11 @@ def test_the_microscope_follows_every_control(open_notebook):
     control("epsilon_high").fill("-1")
     control("epsilon_high").press("Enter")
     live.locator(".kit-complaint", has_text="epsilon_high is -1; expected 0 or more.").wait_for()
+    assert notebook.page.evaluate(place) == top
     follows(lambda: control("loss type").select_option("dapo"))
     assert not live.locator(".kit-complaint").is_visible()
     follows(lambda: control("updates").press("Home"))
+    assert notebook.page.evaluate(place) == top
     assert set(live.locator(".details div", has_text="ratio").first.inner_text().split("\n")) == {
         "ratio",
         "1.00, log 0.00",
@@ -162,6 +166,7 @@ def test_the_microscope_follows_every_control(open_notebook):
     control("scale rewards").select_option("group")
     live.locator(".kit-complaint", has_text="'rloo' and scale_rewards 'group'").wait_for()
     follows(lambda: control("advantage estimator").select_option("grpo"))
+    assert notebook.page.evaluate(place) == top
 
     # Colours, an answer, its tokens.
     shown = [tokens()]

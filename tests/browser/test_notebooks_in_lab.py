@@ -1,7 +1,8 @@
 """Every notebook as stored, when its kernel is gone, and as run: each stub untouched, then its answer below.
 
-No cell fails, each stub counts as not attempted, each answer passes, each picture is there, with words. (That panels,
-plots and widgets leave pictures which stay after closing and opening, their own tests beside this one look at.)
+No cell fails, each stub counts as not attempted, each answer passes, each picture is there, with words, and axe-core
+finds nothing that keeps a control or a table from a screen reader. (That panels, plots and widgets leave pictures which
+stay after closing and opening, their own tests beside this one look at.)
 
 One run stands for two: that of a reader who leaves every stub as it is, and that of one who fills in every answer. They
 differ in the cells that follow by what `use("02.3")` returns there: the kit's solution, or the same words defined in
@@ -25,6 +26,8 @@ SAME_ANSWERS = Path(__file__).parent / "same_answers.py"
 NAMES = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb"))
 SECONDS_A_CELL = 240  # the slowest takes 20 on a machine that has nothing else to do
 SECONDS_TO_SHOW = 10  # JupyterLab looks two seconds for a widget that is gone
+# A box that scrolls sideways is reached with the Tab key in Chromium and Firefox, which axe-core does not know.
+NATIVE = "scrollable-region-focusable"
 FIRST_WITH_MLX = 9  # a learner whose machine has no MLX can follow the chapters before
 
 # Of one cell: how many outputs show a picture (which may be drawn of many pieces), and what is wrong with them. Only
@@ -73,7 +76,20 @@ def look_at_pictures(notebook, cells):
     return count
 
 
-def check(open_notebook, root, solved, name):
+def complaints_of_axe(page, violations):
+    """What is wrong with the run notebook's outputs and text for those who read it another way: all of its cells."""
+    page.page.evaluate(
+        "() => { const shown = jupyterapp.shell.currentWidget.content;"
+        " shown.notebookConfig = {...shown.notebookConfig, windowingMode: 'none'}; }"
+    )
+    page.page.wait_for_function(
+        "() => document.querySelectorAll('.jp-Notebook .jp-CodeCell').length ==="
+        " jupyterapp.shell.currentWidget.content.widgets.filter(cell => cell.model.type === 'code').length"
+    )
+    return violations(page.page, ".jp-OutputArea-output, .jp-RenderedMarkdown", [NATIVE])
+
+
+def check(open_notebook, root, solved, violations, name):
     copy = f"kept_{name}"
     shutil.rmtree(root.parent / "record", ignore_errors=True)  # no answers from other chapters, whatever came before
     notebook, exercises = solved(NOTEBOOKS / f"{name}.ipynb")
@@ -104,13 +120,14 @@ def check(open_notebook, root, solved, name):
     assert int(name[:2]) in {0, *range(FIRST_WITH_MLX, 100)} or "False" in page.text(len(cells) - 2)
     assert page.text(len(cells) - 1) == ""
     assert look_at_pictures(page, cells) == stored  # the live things, and not their still pictures as well
+    assert complaints_of_axe(page, violations) == []
     page.close()
 
 
 def _chapter(name):
     class Chapter:
-        def test_answers_pass_and_pictures_stay(self, open_notebook, lab, solved):
-            check(open_notebook, lab[1], solved, name)
+        def test_answers_pass_and_pictures_stay(self, open_notebook, lab, solved, violations):
+            check(open_notebook, lab[1], solved, violations, name)
 
     return Chapter
 

@@ -18,6 +18,7 @@ from mlx_grpo_kit.cli.parser import LAB_FOLDER
 from mlx_grpo_kit.files import MANIFEST, read_manifest
 
 ROOT = Path(__file__).parents[2]
+TROUBLESHOOTING = ROOT / "mlx_grpo_kit" / "course" / "guides" / "troubleshooting.md"
 NOTEBOOKS = {path.name: path.read_bytes() for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
 
 
@@ -218,6 +219,13 @@ def test_the_wheel_opens_the_course_far_from_any_checkout(installed, tmp_path):
         )
         settings = get("lab/api/settings/@jupyterlab/apputils-extension:notification")
         assert settings["schema"]["properties"]["fetchNews"]["default"] == "false"
+        kernels = get("lab/api/settings/@jupyterlab/apputils-extension:kernels-settings")
+        comms = kernels["schema"]["properties"]["commsOverSubshells"]
+        assert comms["default"] == "disabled"
+        # What the guide tells those who start JupyterLab in another way.
+        guide = " ".join(TROUBLESHOOTING.read_text(encoding="utf-8").split())
+        [off] = [option["title"] for option in comms["oneOf"] if option["const"] == "disabled"]
+        assert f"{kernels['schema']['title']}* set *{comms['title']}* to *{off}*" in guide
     finally:
         server.terminate()
         server.wait(30)

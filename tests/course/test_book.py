@@ -1,8 +1,10 @@
 """The course as a web site: what it replaces, and what it says of bad input. The pages: tests/browser/test_book.py."""
 
+import inspect
 import json
 import re
 import shutil
+from html import unescape
 from pathlib import Path
 
 import nbformat
@@ -10,7 +12,9 @@ import pytest
 from sphinx.application import Sphinx
 
 from mlx_grpo_kit.course import book, reference
+from mlx_grpo_kit.course.catalogue import exercises
 from mlx_grpo_kit.course.formulas import mathml
+from mlx_grpo_kit.course.reading import for_reading
 
 pytestmark = [pytest.mark.filterwarnings(f"ignore::{kind}DeprecationWarning") for kind in ("", "Pending")]
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
@@ -168,6 +172,53 @@ def test_the_map_links_the_chapters_that_are_there(site):
     front = (site / "index.html").read_text(encoding="utf-8")
     assert re.findall(r'<a href="(\w+\.html)"><text', front) == ["01_derivatives.html"]
     assert "Author name not set" not in (site / "01_derivatives.html").read_text(encoding="utf-8")
+
+
+def words_of(markup):
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", markup)).split())
+
+
+def test_below_each_exercise_are_its_hints_and_its_solution_folded(site):
+    page = (site / "01_derivatives.html").read_text(encoding="utf-8")
+    unfolded = re.findall(r'<details class="kit-folded"><summary>(.*?)</summary>(.*?)</details>', page, flags=re.S)
+    expected = []
+    for exercise in exercises("01"):
+        count = len(exercise.hints)
+        expected += [
+            (f"Hint {number} of {count}", hint.replace("`", " ")) for number, hint in enumerate(exercise.hints, 1)
+        ]
+        answer = inspect.getsource(exercise.solution) if callable(exercise.solution) else repr(exercise.solution)
+        expected.append(("Solution", answer))
+    assert [summary for summary, _ in unfolded] == [summary for summary, _ in expected]
+    for (_, content), (_, text) in zip(unfolded, expected, strict=True):
+        assert "".join(text.split()) in "".join(words_of(content).split())
+
+
+def test_no_page_asks_to_run_a_cell(site):
+    page = words_of((site / "01_derivatives.html").read_text(encoding="utf-8"))
+    for words in ("Not attempted", "Run the cell", "exercises passed", "progress("):
+        assert words in "".join(map(str, json.loads((NOTEBOOKS / CHAPTER).read_text())["cells"]))
+        assert words not in page
+    assert "In JupyterLab you can move it." in page
+
+
+def test_what_a_chapter_prints_and_draws_stays():
+    new = nbformat.v4
+    printed = new.new_output("stream", text="02.1: the kit's")
+    drawn = new.new_output("display_data", {"text/html": "<b>"})
+    verdict = new.new_output("display_data", {"text/plain": "\N{WHITE CIRCLE} Not attempted · 01.1 A slope"})
+    box = new.new_output("display_data", {"text/plain": "chapter 01: 0 of 9 exercises passed"})
+    cells = [
+        new.new_code_cell('slope = ...\n\ncheck("01.1", slope)', outputs=[printed, verdict]),
+        new.new_code_cell('show()\nprogress("01")', outputs=[drawn, box]),
+        new.new_code_cell('progress("01")', outputs=[box]),
+    ]
+    notebook = new.new_notebook(cells=cells)
+    first, second = for_reading(notebook).cells
+    assert first.outputs[0] == printed
+    assert "<summary>Solution</summary>" in first.outputs[1].data["text/html"]
+    assert (second.source, second.outputs) == ("show()", [drawn])
+    assert len(notebook.cells) == 3  # the notebook itself is left alone
 
 
 def test_a_goal_is_not_cut_at_a_title():

@@ -40,7 +40,8 @@ def test_prompt_and_heading_are_those_of_the_exercise(notebook):
     for cell in exercise_cells(notebook):
         exercise = find(CHECK.search(cell.source)[1])
         above = notebook.cells[notebook.cells.index(cell) - 1].source
-        assert above == f"### {exercise.heading}\n\n{exercise.prompt}"
+        words = f"### {exercise.heading}\n\n{exercise.prompt}"
+        assert above == words or above.endswith(f"\n\n{words}")  # after notes on what came before
         if callable(exercise.solution):
             assert inspect.getdoc(exercise.solution) in cell.source
         if inspect.isclass(exercise.solution):

@@ -11,7 +11,7 @@ import pytest
 from mlx_grpo_kit.scalar import Value
 from mlx_grpo_kit.viz import draw_graph
 from mlx_grpo_kit.viz.chart import Chart
-from mlx_grpo_kit.viz.picture import SMALLEST_TEXT, as_picture, least_width, with_least_width
+from mlx_grpo_kit.viz.picture import SMALLEST_TEXT, as_picture, least_width, new_figure, with_least_width
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 SVG = "{http://www.w3.org/2000/svg}"
@@ -66,3 +66,25 @@ def test_exponents_are_not_much_smaller_than_other_numbers():
     chart = Chart(800, 300)
     chart.plane(60, 30, 700, 200, x=(0, 1), y=(1e-6, 1), log_y=True)
     assert least_width(chart.svg("words")) < 800
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_figure_scrolls_where_its_smallest_words_would_be_too_small(stored):
+    figure = new_figure(8, 3)  # inches, 800 pixels on the page
+    axis = figure.subplots()
+    axis.plot([0, 1])
+    axis.tick_params(labelsize=8.1)  # points, 11.25 pixels
+    axis.set_title("larger words", fontsize=14)
+    picture = as_picture(figure, "A line.")
+    markup = picture._repr_mimebundle_()["text/html"] if stored else picture.html
+    assert markup.startswith('<div style="overflow-x:auto"><img ')
+    assert ' width="800" ' in markup
+    assert 'style="min-width:640px;max-width:100%;height:auto"' in markup
+    axis.text(0.5, 0.5, "tiny", fontsize=4)  # is drawn too small even on a wide page
+    assert 'style="min-width:800px;max-width:100%;' in as_picture(figure, "A line.").html
+
+
+def test_a_figure_without_words_shrinks_as_far_as_the_page():
+    figure = new_figure(8, 3)
+    figure.add_axes((0, 0, 1, 1)).set_axis_off()
+    assert 'style="min-width:0px;' in as_picture(figure, "Nothing.").html

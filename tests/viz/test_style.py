@@ -8,9 +8,11 @@ import pytest
 
 from mlx_grpo_kit import instruments
 from mlx_grpo_kit.course.chapters.chapter_20.pictures.symptoms import draw_symptoms
-from mlx_grpo_kit.viz import page, style
+from mlx_grpo_kit.scalar import Value
+from mlx_grpo_kit.viz import draw_graph, page, style
 from mlx_grpo_kit.viz.box import LOOKS
 from mlx_grpo_kit.viz.chart import INK_COLORS, STYLE, text
+from mlx_grpo_kit.viz.graphs import graph
 from mlx_grpo_kit.viz.sheet import shades
 
 LIGHT, DARK = "#ffffff", ("#111111", "#121212")  # JupyterLab's page and the book's
@@ -86,3 +88,14 @@ def test_raw_values_below_a_smooth_line_can_be_seen():
     sheet = (Path(instruments.__file__).parent / "dashboard" / "dashboard.css").read_text(encoding="utf-8")
     for name in ("raw", "line", "abandoned"):
         assert "opacity" not in re.search(rf"\.kit-{name} {{([^}}]*)}}", sheet)[1]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_frames_of_a_graph_can_be_seen(theme):
+    colors = {
+        name: re.findall(rf"--{name}: (#\w+)", graph.STYLE)[theme == "dark"] for name in ("frame", "leaf", "made")
+    }
+    for area in (colors["leaf"], colors["made"], *((LIGHT,) if theme == "light" else DARK)):
+        assert style.contrast(colors["frame"], area) >= style.LINES_CONTRAST
+    if theme == "light":  # and where a page takes style sheets away
+        assert f'stroke="{colors["frame"]}"' in draw_graph(Value(2.0) * 3.0).svg

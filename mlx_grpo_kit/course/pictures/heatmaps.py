@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 CELL_WIDTH, CELL_HEIGHT = 0.54, 0.34  # inches, as is everything below
 MARGIN, GAP, ARROW, HEADING = 0.2, 0.45, 1.25, 0.3
+ROWS, INPUTS = 5, 2  # that a picture of a gradient has room for at least: one operation's is as high as another's
 PLAIN, UNKNOWN = "#f3f3f3", "#d0d0d0"
 ROUNDING = 1e-12  # smaller numbers are what rounding leaves of a 0
 MINUS = "\N{MINUS SIGN}"
@@ -59,10 +60,9 @@ def draw_gradient_heatmap(
     columns = [array.shape[1] * CELL_WIDTH for array in inputs.values()]
     lefts = [MARGIN + sum(columns[:i]) + i * GAP for i in range(len(columns))]
     out_left = lefts[-1] + columns[-1] + ARROW
-    heights = [array.shape[0] * CELL_HEIGHT for array in (*inputs.values(), out)]
-    block = max(heights)
+    block = max(ROWS, *(array.shape[0] for array in (*inputs.values(), out))) * CELL_HEIGHT
     width = max(out_left + out.shape[1] * CELL_WIDTH + MARGIN, 6.6)
-    notes = 0.25 * (len(words) + 1)
+    notes = 0.25 * (max(INPUTS, len(words)) + 1)
     height = 2 * (block + HEADING) + 0.35 + notes + 0.55
     page = _page(width, height)
     page.text(MARGIN, height - 0.2, f"out = {name}", size=12, weight="bold", color=INK, va="center")

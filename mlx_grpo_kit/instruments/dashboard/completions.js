@@ -18,7 +18,7 @@ class Completions {
     this.head = h("thead");
     this.body = h("tbody");
     this.heading = h("b");
-    this.box = h("div", {class: "kit-scroll", tabindex: 0, role: "region", "aria-label": "completions"},
+    this.box = h("div", {class: "kit-scroll", tabindex: 0, role: "group", "aria-label": "completions"},
                  h("table", {}, this.head, this.body));
     this.node = h("div", {}, h("div", {class: "kit-row"}, this.heading, this.filter, this.count), this.groups, this.box);
   }

@@ -132,7 +132,7 @@ function render({model, el}) {
   const text = h("input", {type: "text", "aria-label": "prompt", size: 10, onchange: readPrompt,
     onkeydown: event => { if (event.key === "Enter") readPrompt(); }});
   text.value = prompt;
-  const complaint = h("div", {class: "kit-complaint", role: "alert", hidden: true});
+  const complaint = h("div", {class: "kit-complaint kit-passing", role: "alert", hidden: true});
   const button = (words, act) => h("button", {onclick: act}, words);
   const draws = button("draw one", drawOne), likeliest = button("take the likeliest", () => force(nodes.get(here).ids[0]));
   const back = button("one back", () => go(nodes.get(wanted).parent));
@@ -269,8 +269,8 @@ function render({model, el}) {
       slider("top-k", "top_k", Math.min(64, data.nodes[0].ids.length), 1, 0, 0),
       slider("top-p", "top_p", 1, 0.01, 0.01, 1),
       slider("min-p", "min_p", 1, 0.01, 0, 0)),
-    complaint,
     h("div", {class: "kit-row"}, draws, likeliest, back, again),
+    complaint,
     h("div", {class: "both"},
       h("div", {class: "bars"}, title, h("div", {class: "key kit-soft"}, h("i", {class: "policy"}), "the policy",
         h("i", {class: "drawn"}), "what is drawn from"), bars.map(bar => bar.node), rest),

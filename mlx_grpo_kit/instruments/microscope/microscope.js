@@ -80,7 +80,7 @@ function render({model, el}) {
 
   // -- controls --------------------------------------------------------------------------------------------------
   const label = (words, ...nodes) => h("label", {class: "control"}, h("span", {}, words), ...nodes);
-  const highName = h("span");
+  const highName = h("span", {class: "high"});
   const choice = (name, options, value, act) => {
     const select = h("select", {"aria-label": name, onchange: () => act(select.value)},
       Object.entries(options).map(([key, words]) => h("option", {value: key, selected: key === String(value)}, words)));
@@ -89,6 +89,8 @@ function render({model, el}) {
   const same = names => Object.fromEntries(names.map(name => [name, name]));
   const slider = (name, least, most, step, value, words, act) => {
     const readout = h("output", {class: "kit-mono"}, words(value));
+    const widest = Math.max(...[least, least + step, most].map(each => words(each).length));
+    readout.style.minWidth = `${widest}ch`;  // as wide as the longest words, so that no control moves to another line
     const input = h("input", {type: "range", min: least, max: most, step, "aria-label": name, oninput: () => {
       readout.textContent = words(Number(input.value));
       act(Number(input.value));
@@ -116,7 +118,7 @@ function render({model, el}) {
     epsilonHigh.placeholder = "epsilon";
     highName.textContent = settings.loss_type === "cispo" ? "largest weight" : "epsilon_high";
   };
-  const complaint = h("div", {class: "kit-complaint", role: "alert", hidden: true});
+  const complaint = h("div", {class: "kit-complaint kit-passing", role: "alert", hidden: true});
   const said = h("div", {class: "said kit-soft", "aria-live": "polite"});
   const lossValue = h("b", {class: "kit-mono loss"}), facts = h("span", {class: "facts kit-row"});
   const factNodes = new Map();

@@ -22,8 +22,8 @@ WIDEST_SCALED = 1400  # a wider picture keeps its size and scrolls
 # Colours: an attribute for the light theme, which is left where a page removes style sheets; the style sheet for both.
 STYLE = """<style>
 .kit-graph {--ink: var(--jp-ui-font-color1, #24292f); --page: var(--jp-layout-color0, #fff); --leaf: #e7f0fe;
-  --made: #f6f8fa; --edge: #8b949e; --frame: #b6bec8; --slope: #b42318; --data: #1f5fc4; --now: #d97b00}
-[data-jp-theme-light="false"] .kit-graph {--leaf: #1d3050; --made: #2b2f36; --frame: #59616b; --slope: #ff9d8a;
+  --made: #f6f8fa; --edge: #8b949e; --frame: #7d8590; --slope: #b42318; --data: #1f5fc4; --now: #d97b00}
+[data-jp-theme-light="false"] .kit-graph {--leaf: #1d3050; --made: #2b2f36; --frame: #747d88; --slope: #ff9d8a;
   --data: #8dbbff}
 .kit-graph text {fill: var(--ink)} .kit-graph .page {fill: var(--page)} .kit-graph .halo {stroke: var(--page)}
 .kit-graph .data {fill: var(--data)} .kit-graph .slope {fill: var(--slope)} .kit-graph .dim {opacity: .38}
@@ -141,7 +141,7 @@ def _box(node: Node, index: int, center: tuple[float, float], names: Sequence[st
     kind = (
         "box" + ("" if node.op else " leaf") + (" root" if is_root else "") + (" now" if index == marks.current else "")
     )
-    fill, stroke = "#f6f8fa" if node.op else "#e7f0fe", "#24292f" if is_root else "#b6bec8"
+    fill, stroke = "#f6f8fa" if node.op else "#e7f0fe", "#24292f" if is_root else "#7d8590"
     thick = 3 if index == marks.current else 1.8 if is_root else 1
     dim = " dim" if marks.data is not None and not data else ""
     hover = f"{names[index]}{show_formula(node, names)}{_numbers(node)}" + "".join(

@@ -53,11 +53,11 @@ class NotebookView:
         note = f"Last seen {status}. Run the cell to train again."
         if self._next_still is None:
             show_live(self._box, picture, note, self._places)
-        elif keep or time.monotonic() >= self._next_still:
-            self._put(1, still(picture, note, completions_table(completions) if completions else None))
-        else:
+            self._next_still = 0.0  # there are no curves yet: the next frame, which has some, leaves a still of its own
             return
-        self._next_still = time.monotonic() + SECONDS_BETWEEN_STILLS
+        if keep or time.monotonic() >= self._next_still:
+            self._put(1, still(picture, note, completions_table(completions) if completions else None))
+            self._next_still = time.monotonic() + SECONDS_BETWEEN_STILLS
 
     def show_paused(self, paused: bool) -> None:
         """Label the Pause button for what it does next."""

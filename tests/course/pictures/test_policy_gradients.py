@@ -1,5 +1,7 @@
 """Bandits, clouds of estimates, variances and the clip: what is drawn and said."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -60,6 +62,13 @@ def groups(estimates, size=4):
 def test_the_true_gradient_follows_the_theme():
     svg = groups([[0.0, 0.0]])[0].svg("x")
     assert svg.count('fill="#24292f" style="fill:var(--ink,#24292f)"') == 2  # in the cloud and in its legend
+
+
+def test_the_dots_of_the_cloud_can_be_seen():
+    svg = groups([[0.0, 1.0], [0.0, 1.0], [0.2, 0.0]])[0].svg("x")
+    dots = [path for path in re.findall("<path[^>]*>", svg) if f'stroke="{POSITIVE}"' in path]
+    assert dots
+    assert not any("opacity" in path for path in dots)
 
 
 def test_groups_say_what_is_exact_and_what_was_measured():

@@ -9,6 +9,7 @@ from mlx_grpo_kit.course.chapters.chapter_21.pictures.machines import draw_machi
 from mlx_grpo_kit.course.chapters.chapter_21.pictures.memory_phases import LONGEST, PART_COLORS, draw_memory
 from mlx_grpo_kit.course.chapters.chapter_21.pictures.ring import draw_ring
 from mlx_grpo_kit.course.chapters.chapter_21.pictures.rounding import draw_rounding
+from mlx_grpo_kit.viz.style import LINES_CONTRAST, contrast
 
 PHASES = {
     "sampling": {"parameters": 2e9, "KV cache": 1e9, "reference": 0},
@@ -110,3 +111,9 @@ def test_machines():
     places = sorted(float(y) for y in re.findall(r'y="([\d.]+)"[^>]*>n\d<', equal.svg("x")))
     assert np.diff(places).min() >= 17.9
     assert {"1", "2"} <= set(texts(equal))
+
+
+@pytest.mark.parametrize("part", PART_COLORS)
+def test_every_part_of_the_memory_can_be_seen_on_white(part):
+    assert contrast(PART_COLORS[part], "#ffffff") >= LINES_CONTRAST
+    assert list(PART_COLORS.values()).count(PART_COLORS[part]) == 1

@@ -128,7 +128,10 @@ def test_a_panel_draws_what_its_controls_say(outputs_of):
     assert "kit-live" in panel.widget._dom_classes
     assert data.keys() == {"text/html", "text/plain"}
     assert data["text/plain"] == repr(panel) == "7 things"
-    assert 'class="kit-still"><img class="kit-picture kit-ink" alt="7 things"' in data["text/html"]
+    assert (
+        'class="kit-still"><div style="overflow-x:auto"><img class="kit-picture kit-ink" alt="7 things"'
+        in data["text/html"]
+    )
 
 
 def test_a_slider_ends_where_the_picture_does():

@@ -13,8 +13,10 @@ import pytest
 import torch
 
 from mlx_grpo_kit.viz import LivePlot
-from mlx_grpo_kit.viz.live import pace
+from mlx_grpo_kit.viz.chart import Chart
+from mlx_grpo_kit.viz.live import pace, view
 from mlx_grpo_kit.viz.live import plot as live
+from mlx_grpo_kit.viz.picture import as_picture
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -176,16 +178,33 @@ def test_frames_are_few_and_drawing_takes_a_small_share(monkeypatch, cost, inter
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now))
     plot = LivePlot("reward")
     plot._running = True
-    plot._view = view = FakeView(clock, cost)
+    plot._view = shown = FakeView(clock, cost)
     for _ in range(1000):
         clock.now += 0.01
         plot.update({"reward": 1.0})
     plot.finish()
-    assert view.frames.pop() == "still"
-    assert len(view.frames) > 3
-    between = np.diff(view.frames) - cost
+    assert shown.frames.pop() == "still"
+    assert len(shown.frames) > 3
+    between = np.diff(shown.frames) - cost
     assert between.min() >= interval - 1e-9
     assert between.max() <= interval + 0.02
+
+
+def test_the_picture_that_stays_on_the_page_has_curves_from_the_second_frame_on(monkeypatch):
+    clock, shown = SimpleNamespace(now=100.0), []
+    monkeypatch.setattr(view, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr("IPython.display.display", lambda data, **options: shown.append((data, options)))
+    notebook = view.NotebookView(None)
+    curves = [as_picture(Chart(100, 50), words) for words in ("no curve yet", *(f"{n} steps" for n in range(1, 9)))]
+    seconds_and_stills = []
+    for second, picture in enumerate(curves):
+        clock.now = 100.0 + second
+        shown.clear()
+        notebook.show("running", picture, [], [])
+        seconds_and_stills += [
+            (second, data["text/plain"]) for data, _ in shown if "kit-still" in data.get("text/html", "")
+        ]
+    assert seconds_and_stills == [(0, "no curve yet"), (1, "1 steps"), (6, "6 steps")]
 
 
 # -- in the foreground ------------------------------------------------------------------------------------------------

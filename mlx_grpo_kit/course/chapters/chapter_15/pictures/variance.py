@@ -87,7 +87,7 @@ def draw_groups(
     outside = int((abs(estimates) > reach).any(axis=1).sum())
     cloud.across(0), cloud.upright(0, style=":")
     for count, places in _by_frequency(estimates):
-        cloud.dots(*zip(*places, strict=True), POSITIVE, size=4 + 1.6 * count**0.5, opacity=0.45)
+        cloud.dots(*zip(*places, strict=True), POSITIVE, size=4 + 1.6 * count**0.5)
     cloud.labels.append(("a group's estimate", POSITIVE, "", "o"))
     cloud.dots([exact[0]], [exact[1]], "ink", marker="D", size=11, label="the true gradient")
     cloud.legend("upper right")

@@ -15,7 +15,7 @@ PART_COLORS = {
     "KV cache": "#3d9970",
     "gradients": COLORS[2],
     "activations": COLORS[3],
-    "log-probs": "#e7c300",
+    "log-probs": "#1696a6",
     "update": "#8c6d31",
 }
 WIDTH, LEFT, LONGEST = 900, 110, 640

@@ -1,0 +1,60 @@
+"""What a reader looks at stays where it is while controls are moved: no picture pushes the page, and no complaint."""
+
+import pytest
+
+pytestmark = pytest.mark.timeout(180)
+
+PANEL = """
+import ipywidgets as widgets
+import numpy as np
+from mlx_grpo_kit.course.pictures.heatmaps import draw_gradient_heatmap
+from mlx_grpo_kit.viz import Panel
+
+X, W = np.arange(20.0).reshape(4, 5), np.ones((5, 3))
+
+def draw(operation, note):
+    if "?" in note:
+        raise ValueError(f"{note!r} has a character that is not known; expected digits.")
+    if operation == "x.T":
+        return draw_gradient_heatmap("x.T", {"x": X}, X.T, np.ones((5, 4)), {"x": np.ones((4, 5))})
+    if operation == "sum(x)":
+        return draw_gradient_heatmap("sum(x)", {"x": X}, [[X.sum()]], [[1.0]], {"x": np.ones((4, 5))})
+    return draw_gradient_heatmap("x @ w", {"x": X, "w": W}, X @ W, np.ones((4, 3)), {"x": X, "w": W})
+
+Panel(draw, operation=widgets.Dropdown(options=["sum(x)", "x.T", "x @ w"]),
+      note=widgets.Text("1", continuous_update=False))
+"""
+# The tops of the picture and of what comes after the panel, seen from the top of the panel's own output.
+PLACES = """() => {
+  const top = document.querySelector(".kit-live").getBoundingClientRect().top;
+  return [document.querySelector(".kit-live .widget-html img").getBoundingClientRect().top - top,
+          document.querySelectorAll(".jp-Notebook .jp-Cell")[1].getBoundingClientRect().top - top];
+}"""
+
+
+def test_neither_another_picture_nor_a_complaint_moves_the_page(open_notebook):
+    notebook = open_notebook("stays", PANEL, "'what comes after'")
+    notebook.run_cell(0)
+    live = notebook.cell(0).locator(".kit-live")
+    picture = live.locator(".widget-html img")
+    picture.and_(notebook.page.locator('[alt*="Heatmaps of sum(x)"]')).wait_for()
+    places = notebook.page.evaluate(PLACES)
+    for operation in ("x.T", "x @ w"):
+        live.locator("select").select_option(operation)
+        picture.and_(notebook.page.locator(f'[alt*="Heatmaps of {operation}"]')).wait_for()
+        assert notebook.page.evaluate(PLACES) == pytest.approx(places, abs=1), operation
+    note = live.locator("input[type=text]")
+    note.fill("1?")
+    note.press("Enter")
+    complaint = live.get_by_text("expected digits")
+    complaint.wait_for()
+    assert notebook.page.evaluate(PLACES) == pytest.approx(places, abs=1)
+    # It can be read: nothing lies over it, and it lies over the picture, on paper of its own.
+    box = complaint.bounding_box()
+    assert box["y"] + box["height"] > picture.bounding_box()["y"]
+    seen = "([x, y]) => document.elementFromPoint(x, y).textContent"
+    assert "expected digits" in notebook.page.evaluate(seen, [box["x"] + 9, box["y"] + box["height"] - 3])
+    note.fill("2")
+    note.press("Enter")
+    complaint.wait_for(state="detached")
+    assert notebook.page.evaluate(PLACES) == pytest.approx(places, abs=1)
