@@ -1,4 +1,4 @@
-"""Asynchronous GRPO: any backend learns while engines already write the next completions, with weights a little older.
+"""Asynchronous GRPO: a training backend learns while inference engines write the next completions with older weights.
 
     engines = [ProcessEngine(config)]
     async with train_async(backend, engines, tokenizer, task, max_steps=200, max_lag=1) as steps:
@@ -68,15 +68,17 @@ async def train_async(
 ) -> AsyncIterator[AsyncIterator[TrainStep]]:
     """Train until the backend has made `max_steps` updates in all; what is entered yields each step after it is done.
 
-    Between steps the loop's body may do anything, even with the backend: evaluate, save. Meanwhile the engines go on
-    writing completions, up to `max_lag` updates ahead. With `max_lag` 0 they do not, and the same seed is the same run,
-    with one engine or several. Before the last step is yielded, the engines get the weights that it led to.
+    Between steps the loop's body may do anything, even with the backend: evaluate, save. Meanwhile the inference
+    engines write the next completions, up to `max_lag` updates ahead. With `max_lag` 0 they do not, and the same seed
+    is the same run, with one engine or several. Before the last step is yielded, the engines get the weights that it
+    led to.
 
     Args:
         backend: its loss function is `grpo_loss_fn(GRPOLossConfig(...), temperature)`, or takes what that one takes.
             Learning rate and clipping are the backend's own.
-        engines: one or more of the same model. A batch's groups are shared among them. The version they serve is the
-            backend's `weight_version`, that of its last checkpoint, so `sync_weights_to_engines` takes any later one.
+        engines: one or more inference engines of the same model. A batch's groups are shared among them. The version
+            they serve is the backend's `weight_version`, that of its last checkpoint, so `sync_weights_to_engines`
+            takes any later one.
         max_lag: how many updates old the weights may be that wrote what is learned from.
         num_prompts, num_generations: prompts of a step, and completions of each.
         max_completion_length: tokens; None takes the task's own.
@@ -95,7 +97,7 @@ async def train_async(
     """
     _check(engines, max_lag=max_lag, num_prompts=num_prompts, num_generations=num_generations)
     if task_tools(task) is not None:
-        raise ValueError("The task has tools, and engines write one turn. Train it with GRPOTrainer.")
+        raise ValueError("The task has tools, and inference engines write one turn. Train it with GRPOTrainer.")
     args = GRPOConfig(
         num_generations=num_generations,
         per_device_train_batch_size=num_prompts * num_generations,
@@ -125,7 +127,7 @@ async def train_async(
 async def held_out_accuracy(
     engines: Sequence[Engine], tokenizer: Tokenizer, task: Task, num_problems: int = 256, seed: int = 0
 ) -> float:
-    """The share of held-out problems that what the engines serve now answers rightly, sampled once at temperature 1."""
+    """The share of held-out problems that the inference engines' weights answer rightly, sampled at temperature 1."""
     problems = held_out_problems(task, num_problems)
     prompts = encode_prompts(tokenizer, task, GRPOConfig(), problems)
     sampling = SamplingConfig(task.max_completion_length)
@@ -142,7 +144,7 @@ async def generate_together(
     eos_token_ids: Sequence[int],
     seed: int,
 ) -> Generated:
-    """One rollout by several engines, whole groups each: a row draws what it would have drawn on a single one.
+    """One rollout by several inference engines, whole groups each: a row draws what it would have drawn on one.
 
     The version is the oldest of theirs.
     """
@@ -270,7 +272,7 @@ class _Run:
 
 def _check(engines: Sequence[Engine], **settings: int) -> None:
     if not engines:
-        raise ValueError("There are no engines; expected at least one.")
+        raise ValueError("There are no inference engines; expected at least one.")
     for name, least in (("max_lag", 0), ("num_prompts", 1), ("num_generations", 2)):
         value = settings[name]
         if not isinstance(value, int) or isinstance(value, bool) or value < least:

@@ -1,13 +1,13 @@
-"""Engines that write completions, and weights on their way to them from whatever backend has trained them.
+"""Inference engines: servers that write completions, with weights that any training backend may have trained.
 
     engines = [MLXEngine(config), ProcessEngine(config)]
     folder = await backend.save_checkpoint(step, metrics)
     await sync_weights_to_engines(engines, folder)
     rollout, version = await engines[0].generate(prompts, seed=0).result()
 
-An engine knows nothing of the backend, and a backend nothing of its engines: what passes between them is a folder, or a
-dictionary of arrays of any framework, and the number of its version. `process_engine.py` has an engine in a process of
-its own.
+An inference engine knows nothing of the backend, and a backend nothing of its engines: what passes between them is a
+folder, or a dictionary of arrays of any framework, and the number of its version. `process_engine.py` has an inference
+engine in a process of its own.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from mlx_grpo_kit.runtime import mx
 
 
 class EngineError(RuntimeError):
-    """An engine cannot do what it was asked for. It goes on serving what it served, if it is still there."""
+    """An inference engine cannot do what it was asked for. It keeps serving the same weights, if it still runs."""
 
 
 class WeightSyncError(EngineError):
-    """Some engines did not take the weights. `served` says what each of all the engines serves now."""
+    """Some inference engines did not take the weights. `served` says what each of them all serves now."""
 
     def __init__(self, message: str, served: list[Served]):
         super().__init__(message)
@@ -51,7 +51,9 @@ class Generated(NamedTuple):
 
 
 class Engine(Protocol):
-    """A server that writes completions. Both operations are submitted at once and done in order, one at a time.
+    """An inference engine: a server that writes completions.
+
+    Both operations are submitted at once and done in order, one at a time.
 
     Attributes:
         name: what messages call it.
@@ -82,7 +84,7 @@ class Engine(Protocol):
 
 
 class Serving:
-    """The weights that are served and who computes with them. Not an engine yet: it has no thread and no order."""
+    """The weights that are served and who computes with them. It has no thread and no order, unlike an engine."""
 
     def __init__(self, config: Qwen3Config, name: str):
         self.config, self.name = config, name
@@ -95,8 +97,8 @@ class Serving:
             raise ValueError(f"version is {version!r}; expected a whole number from 0.")
         if self.weight_version is not None and version < self.weight_version and not allow_older:
             raise ValueError(
-                f"Engine {self.name!r} serves version {self.weight_version}, and these weights are version {version}. "
-                "Versions do not go back, unless allow_older=True says that this is meant."
+                f"Inference engine {self.name!r} serves version {self.weight_version}, and these weights are version "
+                f"{version}. Versions do not go back, unless allow_older=True says that this is meant."
             )
         params = to_kit(self.config, weights)
         self._params, self.weight_version = params, version
@@ -105,12 +107,14 @@ class Serving:
     def generate(self, prompts: Sequence[TokenIds], settings: Mapping[str, Any]) -> Generated:
         """`Engine.generate`, at once."""
         if self._params is None or self.weight_version is None:
-            raise EngineError(f"Engine {self.name!r} has no weights yet. Load some first: sync_weights_to_engines.")
+            raise EngineError(
+                f"Inference engine {self.name!r} has no weights yet. Load some first: sync_weights_to_engines."
+            )
         return Generated(generate(self.config, self._params, prompts, **settings), self.weight_version)
 
 
 class MLXEngine:
-    """The kit's own generation, in this process and a thread of its own.
+    """An inference engine: the kit's own generation, in this process and a thread of its own.
 
     Args:
         config: of the model.
@@ -162,7 +166,7 @@ def refusing(function: Any, *arguments: Any) -> Any:
 
 @dataclass(frozen=True)
 class Served:
-    """The weights that an engine serves after a sync, and the reason if they are not the ones it was given."""
+    """The weights that an inference engine serves after a sync, and the reason if they are not those it was given."""
 
     engine: str
     weight_version: int | None
@@ -172,14 +176,14 @@ class Served:
 async def sync_weights_to_engines(
     engines: Sequence[Engine], checkpoint: str | os.PathLike, *, allow_older: bool = False
 ) -> list[Served]:
-    """Have every engine serve the weights of a checkpoint, of whichever backend. Runs in trio and in asyncio.
+    """Have every inference engine serve the weights of a training backend's checkpoint. Runs in trio and in asyncio.
 
     The checkpoint is read and checked once, before any engine hears of it. Then all engines load at the same time, each
     all of it or nothing.
 
     Args:
-        engines: one or more.
-        checkpoint: a folder that `save_checkpoint` of a backend has written.
+        engines: one or more inference engines.
+        checkpoint: a folder that `save_checkpoint` of a training backend has written.
         allow_older: whether an engine may be given an older version than it serves.
 
     Returns:
@@ -191,7 +195,7 @@ async def sync_weights_to_engines(
     """
     engines = [*engines]
     if not engines:
-        raise ValueError("There are no engines; expected at least one.")
+        raise ValueError("There are no inference engines; expected at least one.")
     checkpoint = Path(checkpoint)
     metadata = await anyio.to_thread.run_sync(read_metadata, checkpoint)  # every byte is hashed: that takes its time
     weights, version = read_weights(checkpoint), metadata["weight_version"]
@@ -212,8 +216,8 @@ async def sync_weights_to_engines(
         reasons = "; ".join(f"{each.engine!r} serves version {each.weight_version}: {each.error}" for each in failed)
         well = ", ".join(repr(each.engine) for each in served if each.error is None) or "none"
         raise WeightSyncError(
-            f"{len(failed)} of {len(engines)} engines did not take version {version} of {checkpoint}. {reasons} "
-            f"Engines that serve version {version}: {well}.",
+            f"{len(failed)} of {len(engines)} inference engines did not take version {version} of {checkpoint}. "
+            f"{reasons} Engines that serve version {version}: {well}.",
             served,
         ) from failed[0].error
     return served

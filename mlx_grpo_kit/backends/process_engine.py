@@ -1,4 +1,4 @@
-"""An engine in a process of its own: generation that no training step slows down, and a crash that stays its own.
+"""An inference engine in a process of its own: no training step slows it down, and its crash stays its own.
 
 The process is started afresh, never forked, and speaks over a pipe: (operation, arguments) there, (error, result) back.
 It ends with its parent, however that ends: a second pipe, over which nothing is ever sent, closes when the parent is
@@ -31,7 +31,7 @@ PROGRAM = "from mlx_grpo_kit.backends.process_engine import serve; serve({reques
 
 
 class ProcessEngine:
-    """The kit's own generation in another process of this machine.
+    """An inference engine: the kit's own generation in another process of this machine.
 
     Weights go there as NumPy arrays, and are float32 there where they were bfloat16 here. `generate` takes the settings
     of the kit's own, but no `stop`, which is a function of this process.
@@ -84,7 +84,7 @@ class ProcessEngine:
     def generate(self, prompts: Sequence[TokenIds], **settings: Any) -> TrainFuture[Generated]:
         if settings.get("stop") is not None:
             raise ValueError(
-                f"Engine {self.name!r} is another process, and `stop` a function of this one. Leave it out."
+                f"Inference engine {self.name!r} is another process, and `stop` a function of this one. Leave it out."
             )
         return self._submit("generate", (prompts, settings))
 
@@ -106,8 +106,8 @@ class ProcessEngine:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(SECONDS_TO_LEAVE)
             raise EngineError(
-                f"Engine {self.name!r} is gone: its process {self._process.pid} ended {_how(self._process.returncode)} "
-                f"during {operation!r} or before. Make a new one."
+                f"Inference engine {self.name!r} is gone: its process {self._process.pid} ended "
+                f"{_how(self._process.returncode)} during {operation!r} or before. Make a new one."
             ) from None
         if error is not None:
             raise error

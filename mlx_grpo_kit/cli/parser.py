@@ -87,6 +87,8 @@ def _add_train(commands: Any) -> None:
     run.add_argument("--eval-every", type=count, metavar="N", help=words)
     words = f"held-out problems that accuracy is measured on (default {EVAL_PROBLEMS})"
     run.add_argument("--eval-problems", type=count, metavar="N", help=words)
+    words = "also keep the policy with the highest held-out accuracy, in best/"
+    run.add_argument("--keep-best", action=argparse.BooleanOptionalAction, default=None, help=words)
     words = f"completions a step that completions.jsonl gets: whole groups, at least one (default {KEEP}); all, or 0"
     run.add_argument("--log-completions", type=amount, metavar="N", help=words)
     words = "train in N processes on this machine, to the same numbers; mlx.launch starts them on several machines"
@@ -94,7 +96,8 @@ def _add_train(commands: Any) -> None:
     again = run.add_mutually_exclusive_group()
     words = (
         "go on with the run in DIR, to the numbers it would have had without a break. Its settings are kept there; "
-        "--max-steps, --save-every, --eval-every, --eval-problems, --log-completions, --gradient-checkpointing, "
+        "--max-steps, --save-every, --eval-every, --eval-problems, --keep-best, --log-completions, "
+        "--gradient-checkpointing, "
         "--completion-batch-size, --backend and the options under 'how fast it learns' may be given new values"
     )
     again.add_argument("--resume", action="store_true", help=words)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,8 @@ class Report:
     def done(self, step: TrainStep, metrics: Mapping[str, float]) -> None:
         """Show a step that was written, and save if it is time."""
         self._display.update(step, metrics)
+        if self.settings.keep_best and "eval/accuracy" in metrics and self.folder.best_step() == step.step:
+            self.trainer.save_pretrained(self.folder.best, model_folder(self.settings.model))
         if step.step % self.settings.save_every == 0:
             self.folder.save(self.trainer)
             draw_curves(self.folder, self._title)
@@ -134,6 +137,7 @@ class Report:
             f"\n{'Done' if done else 'Stopped'}: {trainer.step} of {settings.max_steps} steps.",
             f"  accuracy  {_before_and_after(folder)}, sampled on {settings.eval_problems} held-out problems",
             f"  policy    {policy}, {what}",
+            *self._best(),
             f"  curves    {folder.typed(folder.picture)}",
             f"  numbers   {folder.typed(folder.metrics)}",
             *(f"Look at:  {words}" for words in self._display.warnings),
@@ -151,6 +155,16 @@ class Report:
             lines.append(f"Go on:    {command_line(*again, '--max-steps', 2 * settings.max_steps)}")
         self._console.print("\n".join(lines), soft_wrap=True, markup=False)
         return 0 if done else 128 + self.stop.number
+
+    def _best(self) -> list[str]:
+        """A line on the policy that --keep-best kept."""
+        if not self.settings.keep_best:
+            return []
+        step, folder = self.folder.best_step(), self.folder
+        accuracy = dict(folder.measured()).get(step, math.nan)
+        if not folder.best.exists():
+            return [f"  best      none kept: accuracy was never higher than {accuracy:.3f}, after step {step}"]
+        return [f"  best      {folder.typed(folder.best)}, accuracy {accuracy:.3f} after step {step}"]
 
 
 def _as_typed(prompt: str | Sequence[Mapping[str, Any]], template: Mapping[str, Any]) -> tuple[list[str], list[str]]:

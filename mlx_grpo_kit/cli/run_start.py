@@ -31,7 +31,7 @@ from mlx_grpo_kit.grpo.schedule import scheduled_rate
 from mlx_grpo_kit.qwen3 import Qwen3Config, load_pretrained, load_tokenizer
 from mlx_grpo_kit.qwen3.adapter_base import bases_of
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
-from mlx_grpo_kit.runs.folder import CHECKPOINTS, POLICY, SETTINGS, RunFolder, RunSettings
+from mlx_grpo_kit.runs.folder import BEST, CHECKPOINTS, POLICY, SETTINGS, RunFolder, RunSettings
 from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import Task, TaskError
 
@@ -43,7 +43,7 @@ def fresh(
     if world.rank == 0:
         folder.check_free(options.overwrite)
     model = _name_of(options.model or TINY_NAME)
-    replaced = [(folder.path / name).resolve() for name in (CHECKPOINTS, POLICY)]
+    replaced = [(folder.path / name).resolve() for name in (CHECKPOINTS, POLICY, BEST)]
     source = model_folder(model)
     for needed in (source, *bases_of(source)):
         if any(needed.resolve().is_relative_to(each) for each in replaced):
@@ -62,6 +62,7 @@ def fresh(
         eval_every=options.eval_every,
         eval_problems=options.eval_problems,
         log_completions=options.log_completions,
+        keep_best=bool(options.keep_best),
         args=asdict(GRPOConfig(**(default_args(model, args.get("lora_r")) | args))),
     )
     tokenizer, config = load_tokenizer(source), Qwen3Config.from_dict(read_json(source, "config.json"))
@@ -98,7 +99,7 @@ def resumed(
                 f"--{option} {value} is not what the run in {folder.path} has ({of_the_run}), and cannot change while "
                 "it goes on. Leave it out, or start another run with another --output."
             )
-    may_change = ("max_steps", "save_every", "eval_every", "eval_problems", "log_completions")
+    may_change = ("max_steps", "save_every", "eval_every", "eval_problems", "log_completions", "keep_best")
     given = {name: getattr(options, name) for name in may_change}
     given = {name: value for name, value in given.items() if value is not None}
     before = settings
@@ -177,7 +178,7 @@ def say_what_it_takes(
     largest = sorted(parts, key=parts.get, reverse=True)[:4]
     shown = ", ".join(f"{part} {in_bytes(parts[part])}" for part in largest)
     each = " in each process" if world.size > 1 else ""
-    through = "" if args.backend == "mlx" else f"; were MLX to learn, and {args.backend} takes another amount"
+    through = "" if args.backend == "mlx" else f"; estimated for MLX, and {args.backend} uses a different amount"
     print(f"Memory: about {in_bytes(total)} at most{each} ({shown}){through}", flush=True)
     here = machine_memory()
     if total > here:

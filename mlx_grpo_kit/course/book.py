@@ -2,7 +2,7 @@
 
     python -m mlx_grpo_kit.course.book [--output build/book] [--notebooks notebooks]
 
-Sphinx with MyST-NB, the engine under Jupyter Book, makes the pages; `pip install 'mlx_grpo_kit[book]'` brings them.
+Sphinx with MyST-NB, which Jupyter Book is made of, makes the pages; `pip install 'mlx_grpo_kit[book]'` brings them.
 The site needs no server and no network: open its index.html, or copy the folder to any web server.
 """
 

@@ -1,4 +1,4 @@
-"""The functions that a learner calls: check, hint, solution, use, my_code. They answer a slip in words."""
+"""The functions that a reader calls: check, hint, solution, use, my_code. They answer a slip in words."""
 
 from __future__ import annotations
 

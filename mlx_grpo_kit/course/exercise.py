@@ -117,7 +117,7 @@ class Exercise:
         if not callable(answer):
             return self._wrong(
                 f"check got {show(answer)}, a {type(answer).__name__}. Pass the function itself, "
-                f'without brackets behind its name: `check("{self.id}", {self.solution.__name__})`.'
+                f'without parentheses after its name: `check("{self.id}", {self.solution.__name__})`.'
             )
         return self._examine_function(answer)
 
@@ -233,7 +233,7 @@ class Exercise:
             happened = f"returned None, expected {show(expected)}.{' Is there a `return`?' if never_returns else ''}"
         else:
             happened = f"gave {told_apart(got, expected)}."
-        # A case may hold functions, which the learner has not seen: their docstrings say what they are.
+        # A case may hold functions, which the reader has not seen: their docstrings say what they are.
         strangers = [f" Here `{show(each)}` is `{each.__doc__}`." for each in case if callable(each) and each.__doc__]
         return f"{call} {happened}{''.join(strangers)}"
 

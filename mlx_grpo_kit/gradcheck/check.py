@@ -1,4 +1,4 @@
-"""`gradcheck`: is the gradient that an engine computes the derivative of the function?"""
+"""`gradcheck`: is the gradient that an autograd engine computes the derivative of the function?"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from mlx_grpo_kit.gradcheck.comparison import Comparison
 from mlx_grpo_kit.gradcheck.differences import PRECISIONS, Probe
-from mlx_grpo_kit.gradcheck.engines import Engine, engine_of, vector
+from mlx_grpo_kit.gradcheck.engines import AutogradEngine, engine_of, vector
 from mlx_grpo_kit.gradcheck.report import GradcheckReport
 
 
@@ -93,7 +93,7 @@ def check_gradient(
 class _Program:
     """fn with its inputs, as a function of the arrays in those inputs that can have a gradient."""
 
-    def __init__(self, engine: Engine, fn: Callable, inputs: tuple, seed: int):
+    def __init__(self, engine: AutogradEngine, fn: Callable, inputs: tuple, seed: int):
         self.engine, self.fn, self.inputs, self.seed = engine, fn, inputs, seed
         self.checked = [position for position, x in enumerate(inputs) if engine.is_checked(x)]
         self.arrays = [np.array(engine.numbers(inputs[position])) for position in self.checked]

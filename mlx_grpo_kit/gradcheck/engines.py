@@ -1,4 +1,4 @@
-"""The engines that can be checked: how to make a leaf, how to read numbers, how to ask for a gradient.
+"""The autograd engines that can be checked: how to make a leaf, how to read numbers, how to ask for a gradient.
 
 torch and MLX are imported only when one of their arrays is given.
 """
@@ -16,7 +16,7 @@ from mlx_grpo_kit.tensor import Tensor
 from mlx_grpo_kit.tensor.tensor import result
 
 
-class Engine:
+class AutogradEngine:
     """One kind of array with gradients.
 
     Attributes:
@@ -70,7 +70,7 @@ class Engine:
         raise ValueError(f"second_order=True: {self.name} has first derivatives only. torch and MLX have second ones.")
 
 
-class ScalarEngine(Engine):
+class ScalarAutograd(AutogradEngine):
     name = "Value"
 
     def is_checked(self, x):
@@ -93,7 +93,7 @@ class ScalarEngine(Engine):
         return list(totals)
 
 
-class TensorEngine(Engine):
+class TensorAutograd(AutogradEngine):
     name = "Tensor"
     smooth = frozenset(
         [
@@ -146,7 +146,7 @@ class TensorEngine(Engine):
         return result(array)
 
 
-class TorchEngine(Engine):
+class TorchAutograd(AutogradEngine):
     name = "torch"
     smooth = frozenset(
         [
@@ -237,7 +237,7 @@ class TorchEngine(Engine):
         return gradient
 
 
-class MLXEngine(Engine):
+class MLXAutograd(AutogradEngine):
     name = "MLX"
 
     def is_checked(self, x):
@@ -287,11 +287,11 @@ class MLXEngine(Engine):
         return gradient
 
 
-ENGINES = [ScalarEngine(), TensorEngine(), TorchEngine(), MLXEngine()]
+ENGINES = [ScalarAutograd(), TensorAutograd(), TorchAutograd(), MLXAutograd()]
 
 
-def engine_of(inputs: Sequence[Any]) -> Engine:
-    """The engine whose arrays are among the inputs. Raises TypeError when it is none, or more than one."""
+def engine_of(inputs: Sequence[Any]) -> AutogradEngine:
+    """The autograd engine whose arrays are among the inputs. Raises TypeError when it is none, or more than one."""
     found = [engine for engine in ENGINES if any(engine.is_checked(x) for x in inputs)]
     if len(found) != 1:
         what = ", ".join(type(x).__name__ for x in inputs) or "no inputs"

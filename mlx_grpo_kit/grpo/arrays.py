@@ -86,6 +86,11 @@ def exp(x: Array) -> Array:
     return _module(x).exp(x)
 
 
+def log(x: Array) -> Array:
+    """The natural logarithm; -inf of 0."""
+    return _module(x).log(x)
+
+
 def sigmoid(x: Array) -> Array:
     """1 / (1 + e^-x)."""
     if _module(x).__name__ == "jax.numpy":

@@ -36,8 +36,8 @@ class GRPOConfig:
         weight_decay: the optimizer's.
         optim: "adamw", or "adafactor", which keeps next to nothing for each parameter: 8 bytes of 16 a parameter stay
             free. It is another optimizer, and learns in other steps.
-        backend: the framework that computes gradients, "mlx", "torch" or "jax": one gradient, but for rounding. On a
-            CPU torch takes the least time. Sampling and updates are MLX's. (TRL has torch alone.)
+        backend: the learner, which computes gradients, of "mlx", "torch" or "jax": one gradient, but for rounding. On
+            a CPU torch takes the least time. Sampling and updates are MLX's. (TRL has torch alone.)
         bf16: forward and backward passes in bfloat16, of parameters that the optimizer keeps in float32. For GPUs; a
             CPU takes about five times as long for it. (TRL: True; what a model is given in is computed in here.)
         max_grad_norm: gradients longer than this are shortened to it.
@@ -56,6 +56,10 @@ class GRPOConfig:
         completion_batch_size: completions sampled at once, in training and in evaluation: the same are drawn, from a
             smaller key-value cache (mlx-lm's name; TRL has none). A multiple of `num_generations`; None takes all, or
             as many as a cache of 2 GiB is enough for.
+        steps_per_generation: micro-batches sampled per step, a multiple of gradient_accumulation_steps, which is the
+            default. With twice as many, a step samples twice as many completions and makes two updates, each from its
+            own half; the second half was then sampled by a policy that is one update older. Each half has whole
+            groups. (TRL shuffles the completions before it divides them.)
         num_iterations: updates made from each batch of completions (mu in the paper).
         max_completion_length: tokens a completion may have; None takes the task's own (TRL: 512).
         stop_strings: a completion ends as soon as its text, special tokens included, contains one of these. It stays in
@@ -73,8 +77,9 @@ class GRPOConfig:
             policy and the rest what it was (TR-DPO, https://arxiv.org/abs/2404.09656). Steps are the trainer's; TRL
             counts updates, `num_iterations` times as many.
         epsilon, epsilon_high, delta, loss_type, importance_sampling_level, use_bias_correction_kl, entropy_coef,
-            top_entropy_quantile: as in `GRPOLossConfig`. Which tokens have the highest entropy is decided once for all
-            `num_iterations`, by the policy that sampled (TRL measures again).
+            top_entropy_quantile, off_policy_mask_threshold, importance_sampling_correction,
+            importance_sampling_clip_min, importance_sampling_clip_max: as in `GRPOLossConfig`. The tokens with the
+            highest entropy are chosen once for all `num_iterations`, by the policy that sampled (TRL measures again).
         scale_rewards, advantage_estimator, reward_weights, multi_objective_aggregation: as in `compute_advantages`.
             There is one weight for each of the task's reward functions, in their order.
         dynamic_sampling_rounds: how often groups without spread, from which nothing can be learned, are drawn again,
@@ -113,6 +118,7 @@ class GRPOConfig:
     lora_target_modules: tuple[str, ...] | None = None
     gradient_checkpointing: bool = False
     completion_batch_size: int | None = None
+    steps_per_generation: int | None = None
     num_iterations: int = 1
     max_completion_length: int | None = None
     stop_strings: tuple[str, ...] | None = None
@@ -135,6 +141,10 @@ class GRPOConfig:
     ref_model_sync_steps: int = 512
     entropy_coef: float = 0.0
     top_entropy_quantile: float = 1.0
+    off_policy_mask_threshold: float | None = None
+    importance_sampling_correction: str | None = None
+    importance_sampling_clip_min: float | None = None
+    importance_sampling_clip_max: float | None = 3.0
     scale_rewards: str = "group"
     advantage_estimator: str = "grpo"
     reward_weights: tuple[float, ...] | None = None
@@ -166,7 +176,12 @@ class GRPOConfig:
     @property
     def generation_batch_size(self) -> int:
         """Completions sampled in one step, by all processes together."""
-        return self.per_device_train_batch_size * self.gradient_accumulation_steps
+        return self.per_device_train_batch_size * (self.steps_per_generation or self.gradient_accumulation_steps)
+
+    @property
+    def mini_batches(self) -> int:
+        """The number of parts into which a step's completions are divided, each with an update of its own."""
+        return (self.steps_per_generation or self.gradient_accumulation_steps) // self.gradient_accumulation_steps
 
     @property
     def num_groups(self) -> int:
@@ -175,12 +190,13 @@ class GRPOConfig:
 
     def check_processes(self, processes: int) -> None:
         """Raise ValueError where the groups of a step do not go evenly into so many processes."""
-        if self.num_groups % processes:
+        completions = self.generation_batch_size // self.mini_batches
+        if completions // self.num_generations % processes:
             raise ValueError(
-                f"A step has {self.num_groups} groups of {self.num_generations} completions, which do not go evenly "
-                f"into {processes} processes. All processes together sample per_device_train_batch_size * "
-                f"gradient_accumulation_steps completions (now {self.generation_batch_size}); expected a multiple "
-                f"of num_generations * processes ({self.num_generations * processes})."
+                f"An update has {completions // self.num_generations} groups of {self.num_generations} completions, "
+                f"which do not go evenly into {processes} processes. All processes together learn from "
+                f"per_device_train_batch_size * gradient_accumulation_steps completions (now {completions}); expected "
+                f"a multiple of num_generations * processes ({self.num_generations * processes})."
             )
 
     def check_task(self, max_completion_length: int, reward_funcs: Sequence[Callable]) -> None:
@@ -219,6 +235,10 @@ class GRPOConfig:
             use_bias_correction_kl=self.use_bias_correction_kl,
             entropy_coef=self.entropy_coef,
             top_entropy_quantile=self.top_entropy_quantile,
+            off_policy_mask_threshold=self.off_policy_mask_threshold,
+            importance_sampling_correction=self.importance_sampling_correction,
+            importance_sampling_clip_min=self.importance_sampling_clip_min,
+            importance_sampling_clip_max=self.importance_sampling_clip_max,
             extra={each.name: getattr(self, each.name) for each in fields(self)[len(fields(GRPOConfig)) :]},
         )
 

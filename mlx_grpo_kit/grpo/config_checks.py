@@ -32,6 +32,14 @@ def check_config(config: GRPOConfig) -> None:
         raise ValueError(f"weight_decay is {config.weight_decay}; expected 0 or more.")
     for name in ("per_device_train_batch_size", "gradient_accumulation_steps", "num_iterations"):
         check_whole(name, getattr(config, name), at_least=1)
+    if config.steps_per_generation is not None:
+        check_whole("steps_per_generation", config.steps_per_generation, at_least=1)
+        if config.steps_per_generation % config.gradient_accumulation_steps:
+            raise ValueError(
+                f"steps_per_generation is {config.steps_per_generation}; expected a multiple of "
+                f"gradient_accumulation_steps ({config.gradient_accumulation_steps}): a step samples so many "
+                "micro-batches, and gradient_accumulation_steps of them make an update."
+            )
     if config.max_completion_length is not None:
         check_whole("max_completion_length", config.max_completion_length, at_least=1)
     if config.max_tool_calling_iterations is not None:
@@ -77,8 +85,8 @@ def check_config(config: GRPOConfig) -> None:
     for name in ("bf16", "gradient_checkpointing", "lora_r"):
         if getattr(config, name) and config.backend != "mlx":
             raise ValueError(
-                f"{name} is set, which only backend 'mlx' has; {config.backend!r} learns all parameters, in float32 "
-                "and in one pass. Leave out one of the two."
+                f"{name} is set, which only MLX's learner has (backend='mlx'); that of backend={config.backend!r} "
+                "learns all parameters, in float32 and in one pass. Leave out one of the two."
             )
     check_advantage_settings(config.scale_rewards, config.advantage_estimator, config.multi_objective_aggregation)
     if config.reward_weights is not None:
@@ -126,9 +134,10 @@ def check_config(config: GRPOConfig) -> None:
             f"num_generations is {config.num_generations}; expected at least 2. A completion is compared with the "
             "others of its prompt: alone, its advantage is always 0 and nothing is learned."
         )
-    if config.generation_batch_size % config.num_generations:
+    learned_at_once = config.per_device_train_batch_size * config.gradient_accumulation_steps
+    if learned_at_once % config.num_generations:
         raise ValueError(
-            f"per_device_train_batch_size * gradient_accumulation_steps is {config.generation_batch_size}; expected "
+            f"per_device_train_batch_size * gradient_accumulation_steps is {learned_at_once}; expected "
             f"a multiple of num_generations ({config.num_generations}), so that every prompt gets its whole group."
         )
     if config.temperature == 0:

@@ -83,6 +83,7 @@ def batch_loss(
     *,
     old_logps: mx.array | None = None,
     ref_logps: mx.array | None = None,
+    sampling_logps: mx.array | None = None,
     temperature: float = 1.0,
     part: Part | None = None,
     gradient_checkpointing: bool = False,
@@ -94,6 +95,7 @@ def batch_loss(
         advantages: [B].
         old_logps: [B, T], or None for the log-probabilities that are computed here: every ratio is then exactly 1.
         ref_logps: [B, T], those of the reference policy; needed with beta > 0.
+        sampling_logps: [B, T], as in `grpo_loss_and_metrics`.
         part: what these completions weigh in a larger batch, if they are a part of one.
         gradient_checkpointing: keep only each transformer block's input for the backward pass.
         output_gradient: whether the output layer's weight may have a gradient; it takes time.
@@ -106,7 +108,15 @@ def batch_loss(
         config, params, batch, temperature, gradient_checkpointing, entropy_gradient, output_gradient
     )
     loss, metrics = grpo_loss_and_metrics(
-        loss_config, logps, old_logps, advantages, mask, ref_logps=ref_logps, entropies=entropy, part=part
+        loss_config,
+        logps,
+        old_logps,
+        advantages,
+        mask,
+        ref_logps=ref_logps,
+        entropies=entropy,
+        sampling_logps=sampling_logps,
+        part=part,
     )
     metrics["entropy"] = token_mean(mx.stop_gradient(entropy), mask, part)
     return loss, logps, metrics

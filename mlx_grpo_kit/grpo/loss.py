@@ -21,6 +21,7 @@ from mlx_grpo_kit.grpo.arrays import Array
 from mlx_grpo_kit.grpo.checks import check_numbers
 from mlx_grpo_kit.grpo.loss_config import GRPOLossConfig
 from mlx_grpo_kit.grpo.objectives import LossType, TokenBatch, lengths
+from mlx_grpo_kit.grpo.off_policy import importance_weights, on_policy_enough
 from mlx_grpo_kit.runtime import mx
 
 
@@ -43,6 +44,11 @@ def compute_grpo_loss(
     entropies: Array | None = None,
     entropy_coef: float = 0.0,
     top_entropy_quantile: float = 1.0,
+    sampling_logps: Array | None = None,
+    off_policy_mask_threshold: float | None = None,
+    importance_sampling_correction: str | None = None,
+    importance_sampling_clip_min: float | None = None,
+    importance_sampling_clip_max: float | None = 3.0,
 ) -> Array:
     """The GRPO loss of B completions of up to T tokens: a scalar to minimise, differentiable in `logps`.
 
@@ -62,6 +68,10 @@ def compute_grpo_loss(
         use_bias_correction_kl=use_bias_correction_kl,
         entropy_coef=entropy_coef,
         top_entropy_quantile=top_entropy_quantile,
+        off_policy_mask_threshold=off_policy_mask_threshold,
+        importance_sampling_correction=importance_sampling_correction,
+        importance_sampling_clip_min=importance_sampling_clip_min,
+        importance_sampling_clip_max=importance_sampling_clip_max,
     )
     loss, _ = grpo_loss_and_metrics(
         config,
@@ -71,9 +81,11 @@ def compute_grpo_loss(
         completion_mask,
         ref_logps=ref_logps,
         entropies=entropies,
+        sampling_logps=sampling_logps,
         num_items_in_batch=num_items_in_batch,
     )
-    check_numbers(completion_mask, num_items_in_batch, logps=logps, old_logps=old_logps, ref_logps=ref_logps)
+    others = {"old_logps": old_logps, "ref_logps": ref_logps, "sampling_logps": sampling_logps}
+    check_numbers(completion_mask, num_items_in_batch, logps=logps, **others)
     return loss
 
 
@@ -104,6 +116,7 @@ def grpo_loss_and_metrics(
     *,
     ref_logps: Array | None = None,
     entropies: Array | None = None,
+    sampling_logps: Array | None = None,
     num_items_in_batch: int | Array | None = None,
     part: Part | None = None,
 ) -> tuple[Array, dict[str, Array]]:
@@ -126,6 +139,9 @@ def grpo_loss_and_metrics(
             adds the metric.
         entropies: [B, T] of the distributions under the policy that is trained. Needed with entropy_coef, which needs
             their gradient too (`batch_logps` leaves it out unless asked), or top_entropy_quantile.
+        sampling_logps: [B, T] of the sampling policy as the sampler computed them, where its numbers differ from the
+            learner's; NaN for a token without any. None: old_logps. Used by off_policy_mask_threshold and
+            importance_sampling_correction. No gradient flows into it.
         num_items_in_batch: completion tokens in the whole batch of one optimizer step, for "dapo", "cispo", "vespo" and
             "reinforce". Then the gradients of its micro-batches add up to that of the batch. None counts this batch's
             tokens. The others are means over their micro-batch: average those (see
@@ -151,6 +167,7 @@ def grpo_loss_and_metrics(
         completion_mask,
         ref_logps=ref_logps,
         entropies=entropies,
+        sampling_logps=sampling_logps,
         num_items_in_batch=num_items_in_batch,
         part=part,
     )
@@ -194,6 +211,7 @@ def token_losses(
     *,
     ref_logps: Array | None = None,
     entropies: Array | None = None,
+    sampling_logps: Array | None = None,
     num_items_in_batch: int | Array | None = None,
     part: Part | None = None,
 ) -> TokenLosses:
@@ -228,7 +246,14 @@ def token_losses(
 
     current = at_completion_tokens("logps", logps)
     old = current if old_logps is None else at_completion_tokens("old_logps", xp.as_floats(old_logps, logps))
-    log_ratio = current - xp.stop_gradient(old)
+    old = xp.stop_gradient(old)
+    log_ratio = current - old
+    sampling = old
+    if sampling_logps is not None:
+        sampling = xp.stop_gradient(at_completion_tokens("sampling_logps", xp.as_floats(sampling_logps, logps)))
+    correction = None
+    if config.importance_sampling_correction is not None:
+        correction = importance_weights(config, old, sampling, mask)
     advantages = xp.where(mask, advantages, 0.0) if advantages.ndim == 2 else advantages[:, None]
     batch = TokenBatch(
         logps=current,
@@ -236,6 +261,7 @@ def token_losses(
         ratio=_importance_ratio(log_ratio, mask, config.importance_sampling_level),
         advantages=xp.stop_gradient(advantages),
         mask=mask,
+        correction=correction,
     )
 
     per_token_objective, events = config.type.objective(batch, config)
@@ -245,6 +271,13 @@ def token_losses(
         quantile = config.top_entropy_quantile
         policy_mask = high_entropy_mask(entropies, mask, quantile) if part is None else part.policy_mask
         per_token_loss = per_token_loss * policy_mask
+    if config.off_policy_mask_threshold is not None:
+        kept = on_policy_enough(
+            config.off_policy_mask_threshold, batch.advantages, xp.stop_gradient(current), sampling, mask
+        )
+        per_token_loss = per_token_loss * kept
+    if correction is not None and not config.type.applies_correction:
+        per_token_loss = per_token_loss * correction
     if ref_logps is not None:
         reference = xp.stop_gradient(at_completion_tokens("ref_logps", xp.as_floats(ref_logps, logps)))
         kl = _k3(reference - current)

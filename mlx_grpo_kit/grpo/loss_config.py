@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mlx_grpo_kit.grpo.objectives import LOSS_TYPES, LossType
+from mlx_grpo_kit.grpo.off_policy import CORRECTIONS
 
 IMPORTANCE_SAMPLING_LEVELS = ("token", "sequence")
 
@@ -35,6 +36,14 @@ class GRPOLossConfig:
         top_entropy_quantile: the share of tokens that have a policy loss, those whose distribution had the highest
             entropy ("Beyond the 80/20 Rule", https://arxiv.org/abs/2506.01939, recommends 0.2). The others keep their
             place in what is divided by, and their KL penalty. 1 keeps all; 0 the one with the highest.
+        off_policy_mask_threshold: a completion with a negative advantage has no policy loss once its mean
+            log-probability has fallen by more than this since it was sampled (`on_policy_enough`; DeepSeek-V3.2,
+            equation 9). None keeps all completions.
+        importance_sampling_correction: weight the policy loss by exp(learner's - sampler's log-probability), for a
+            sampler in another framework or dtype (`importance_weights`): "token_truncate", "token_mask",
+            "sequence_truncate" or "sequence_mask". None, the default, applies no weights (TRL: "sequence_mask" with
+            vLLM, as `vllm_importance_sampling_mode`).
+        importance_sampling_clip_min, importance_sampling_clip_max: the bounds of these weights; None for no bound.
         extra: settings of your own objective, by name. Here are the fields that a subclass of `GRPOConfig` adds.
 
     Raises:
@@ -51,6 +60,10 @@ class GRPOLossConfig:
     use_bias_correction_kl: bool = False
     entropy_coef: float = 0.0
     top_entropy_quantile: float = 1.0
+    off_policy_mask_threshold: float | None = None
+    importance_sampling_correction: str | None = None
+    importance_sampling_clip_min: float | None = None
+    importance_sampling_clip_max: float | None = 3.0
     extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self):
@@ -72,6 +85,12 @@ class GRPOLossConfig:
                 f"delta is {self.delta}; expected more than 1, or None. It caps the ratio, which starts at 1, so a "
                 "smaller cap leaves good completions without a gradient. Recommended: more than 1 + epsilon_high."
             )
+        if self.off_policy_mask_threshold is not None and not self.off_policy_mask_threshold > 0:
+            raise ValueError(
+                f"off_policy_mask_threshold is {self.off_policy_mask_threshold}; expected more than 0, such as 0.5, or "
+                "None to keep all completions."
+            )
+        self._check_correction()
         if self.max_completion_length is not None and not self.max_completion_length >= 1:
             raise ValueError(f"max_completion_length is {self.max_completion_length}; expected 1 or more.")
         if self.loss_type == "dr_grpo" and self.max_completion_length is None:
@@ -83,6 +102,29 @@ class GRPOLossConfig:
             raise ValueError(
                 "loss_type 'cispo' caps the ratio at epsilon_high itself, not at 1 + epsilon_high: set epsilon_high, "
                 "for example to 5.0."
+            )
+
+    def _check_correction(self) -> None:
+        mode, low, high = (
+            getattr(self, f"importance_sampling_{end}") for end in ("correction", "clip_min", "clip_max")
+        )
+        if mode is None:
+            return
+        _check_choice("importance_sampling_correction", mode, CORRECTIONS)
+        for name, value in (("importance_sampling_clip_min", low), ("importance_sampling_clip_max", high)):
+            if value is not None and not 0 <= value < math.inf:
+                raise ValueError(f"{name} is {value}; expected 0 or more, or None for no bound.")
+        if low is None and high is None and mode.endswith("truncate"):
+            raise ValueError(
+                f"importance_sampling_correction {mode!r} needs a bound; set importance_sampling_clip_max, for example "
+                "to 3.0, or importance_sampling_clip_min."
+            )
+        if low is not None and high is not None and not low < high:
+            raise ValueError(f"importance_sampling_clip_min is {low}; expected less than the largest weight, {high}.")
+        if self.type.applies_correction and mode.startswith("sequence"):
+            raise ValueError(
+                f"importance_sampling_correction is {mode!r}, and loss_type {self.loss_type!r} already weighs whole "
+                "completions. Choose 'token_truncate' or 'token_mask'."
             )
 
     @property

@@ -21,12 +21,12 @@ def grpo_loss_fn(config: GRPOLossConfig, temperature: float = 1.0) -> Callable:
         temperature: the one that the completions were sampled with.
 
     Returns:
-        loss_fn(logits, labels, loss_mask, *, advantages, old_logps=None, ref_logps=None, num_items_in_batch=None,
-        part=None) -> (loss, metrics). logits are [B, T, V]; labels int64 or int32 [B, T], the token that the logits of
-        the same place predict (so those of a model that reads `input_ids[:, :-1]` go with `input_ids[:, 1:]`);
-        loss_mask [B, T] is 1 at completion tokens; the others are as in `grpo_loss_and_metrics`. The metrics are its
-        own and "entropy", the mean over completion tokens; and "logps" [B, T], which are the `old_logps` of later
-        updates from the same completions.
+        loss_fn(logits, labels, loss_mask, *, advantages, old_logps=None, ref_logps=None, sampling_logps=None,
+        num_items_in_batch=None, part=None) -> (loss, metrics). logits are [B, T, V]; labels int64 or int32 [B, T], the
+        token that the logits of the same place predict (so those of a model that reads `input_ids[:, :-1]` go with
+        `input_ids[:, 1:]`); loss_mask [B, T] is 1 at completion tokens; the others are as in `grpo_loss_and_metrics`.
+        The metrics are its own and "entropy", the mean over completion tokens; and "logps" [B, T], which are the
+        `old_logps` of later updates from the same completions.
     """
 
     def loss_fn(
@@ -37,6 +37,7 @@ def grpo_loss_fn(config: GRPOLossConfig, temperature: float = 1.0) -> Callable:
         advantages: Array,
         old_logps: Array | None = None,
         ref_logps: Array | None = None,
+        sampling_logps: Array | None = None,
         num_items_in_batch: int | Array | None = None,
         part: Part | None = None,
     ) -> tuple[Array, dict[str, Array]]:
@@ -49,6 +50,7 @@ def grpo_loss_fn(config: GRPOLossConfig, temperature: float = 1.0) -> Callable:
             loss_mask,
             ref_logps=ref_logps,
             entropies=entropies,
+            sampling_logps=sampling_logps,
             num_items_in_batch=num_items_in_batch,
             part=part,
         )

@@ -47,8 +47,8 @@ def estimate_memory(
     """Bytes that MLX will hold at most while `GRPOTrainer` trains, by part and in all. Nothing is computed.
 
     Within 15% of what MLX's CPU back end measures (tests/grpo/test_memory.py), but for small models with gradient
-    checkpointing, which were seen to take a third more. With another `backend` it is what the run would take through
-    MLX: torch and JAX hold parameters of their own, and other activations, and are not counted.
+    checkpointing, which were seen to take a third more. With another learner (`backend`) it is what the run would take
+    through MLX: torch and JAX hold parameters of their own, and other activations, and are not counted.
 
     Args:
         config: the model.

@@ -68,8 +68,13 @@ def gradient_metrics(grads: Mapping[str, mx.array]) -> dict[str, float]:
 
 
 def mean_metrics(history: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean of each metric over several updates."""
-    return {name: mean([metrics[name] for metrics in history]) for name in history[0]}
+    """The mean of each metric over several updates; of a smallest or largest value the extreme of them."""
+    extreme = {"min": min, "max": max}
+    names = dict.fromkeys(name for metrics in history for name in metrics)
+    return {
+        name: extreme.get(name.rpartition("/")[2], mean)([metrics[name] for metrics in history if name in metrics])
+        for name in names
+    }
 
 
 def mean(values: Sequence[float] | np.ndarray) -> float:

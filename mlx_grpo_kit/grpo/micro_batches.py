@@ -27,18 +27,25 @@ class MicroBatch:
     """Completions that go through the model together.
 
     On the first pass over completions of the policy itself every ratio is exactly 1: `old_logps` are None, and the
-    log-probabilities of that pass become the `old_logps` of later passes.
+    log-probabilities of that pass become the `old_logps` of later passes. `sampling_logps` are those that the sampler
+    computed.
     """
 
     batch: PaddedBatch
     advantages: mx.array
     part: Part
+    sampling_logps: mx.array
     ref_logps: mx.array | None = None
     old_logps: mx.array | None = None
 
 
 def micro_batches(
-    config: Qwen3Config, args: GRPOConfig, loss_config: GRPOLossConfig, batch: Batch, rows: range | None = None
+    config: Qwen3Config,
+    args: GRPOConfig,
+    loss_config: GRPOLossConfig,
+    batch: Batch,
+    rows: range | None = None,
+    mini_batches: int = 1,
 ) -> tuple[list[MicroBatch], dict[str, float]]:
     """The micro-batches of a step, completions of similar length together, and the metrics of the rest.
 
@@ -47,7 +54,8 @@ def micro_batches(
 
     Args:
         batch: of all processes.
-        rows: this process's part of it, whole groups; None: all.
+        rows: this process's part of a mini-batch, whole groups; None: all.
+        mini_batches: the number of equal parts into which the batch is divided, each with an update of its own.
     """
     completions, rows = batch.completions, range(len(batch.completions)) if rows is None else rows
     mask = padded(completions.token_mask)
@@ -59,6 +67,11 @@ def micro_batches(
     policy_mask, entropy_weights = mask, metric_weights
     if loss_config.top_entropy_quantile < 1:
         policy_mask, entropy_weights = _of_high_entropy(loss_config, mask, entropies, size)
+
+    # TRL counts tokens in the whole batch too, and divides by the number of updates.
+    weights, metric_weights, entropy_weights = (
+        [mini_batches * weight for weight in each] for each in (weights, metric_weights, entropy_weights)
+    )
 
     # Whole groups, because a prompt is computed once for all of its completions.
     all_are_needed = (
@@ -90,13 +103,14 @@ def micro_batches(
             part=Part(
                 token_weight=_column(weights, chunk),
                 metric_weight=_column(metric_weights, chunk),
-                num_completions=len(mask),
+                num_completions=len(mask) // mini_batches,
                 policy_mask=mx.array(policy_mask[chunk, :width]),
                 entropy_weight=_column(entropy_weights, chunk),
             ),
+            sampling_logps=mx.array(padded([completions.logps[row] for row in chunk], width).astype(np.float32)),
         )
         if not completions.on_policy:
-            micro.old_logps = mx.array(padded([completions.logps[row] for row in chunk], width).astype(np.float32))
+            micro.old_logps = micro.sampling_logps
         found.append(micro)
     return found, left_out
 

@@ -38,6 +38,9 @@ class TokenBatch(NamedTuple):
         ratio: exp(log_ratio) [B, T], or [B, 1] with importance_sampling_level "sequence".
         advantages: [B, 1] or [B, T].
         mask: bool [B, T], the tokens that the loss counts.
+        correction: the weights for a sampler that computes otherwise than the learner (`importance_weights`), [B, T] or
+            [B, 1]; None without `importance_sampling_correction`. They multiply every objective but those that apply
+            them themselves.
     """
 
     logps: Array
@@ -45,6 +48,7 @@ class TokenBatch(NamedTuple):
     ratio: Array
     advantages: Array
     mask: Array
+    correction: Array | None = None
 
 
 Objective = Callable[[TokenBatch, "GRPOLossConfig"], tuple[Array, dict[str, Array]]]
@@ -66,12 +70,14 @@ class LossType:
             otherwise they are averaged.
         zero_without_advantage: True if a completion with advantage 0 has no gradient. Then the trainer skips groups
             in which all advantages are 0.
+        applies_correction: True if the objective uses `TokenBatch.correction` itself.
     """
 
     objective: Objective
     weight: TokenWeight
     adds_up: bool = False
     zero_without_advantage: bool = False
+    applies_correction: bool = False
 
 
 # The objectives
@@ -143,6 +149,8 @@ def _vespo(batch: TokenBatch, config: GRPOLossConfig) -> tuple[Array, dict[str, 
     importance sampling level, so its logarithm is bounded before exp. VESPO, https://arxiv.org/abs/2602.10693.
     """
     log_w = xp.clip(batch.log_ratio, -20, 20).sum(axis=1, keepdims=True)
+    if batch.correction is not None:  # w is then learner / sampler
+        log_w = log_w + xp.clip(xp.log(batch.correction), math.log(1e-8), 20).sum(axis=1, keepdims=True)
     log_w = xp.clip(log_w, math.log(1e-8), 20)
     good = batch.advantages >= 0
     k = xp.where(good, VESPO_POSITIVE[0], VESPO_NEGATIVE[0])
@@ -187,7 +195,8 @@ LOSS_TYPES: dict[str, LossType] = {
     "luspo": LossType(clipped, mean_of_completion_sums, zero_without_advantage=True),
     "cispo": LossType(_cispo, mean_over_batch_tokens, adds_up=True, zero_without_advantage=True),
     "sapo": LossType(_sapo, mean_of_completion_means, zero_without_advantage=True),
-    "vespo": LossType(_vespo, mean_over_batch_tokens, adds_up=True),  # phi is a metric of every completion
+    # phi is a metric of every completion, so none is left out
+    "vespo": LossType(_vespo, mean_over_batch_tokens, adds_up=True, applies_correction=True),
     "reinforce": LossType(_reinforce, mean_over_batch_tokens, adds_up=True, zero_without_advantage=True),
     "rloo": LossType(_rloo, mean_of_completion_sums, zero_without_advantage=True),
 }

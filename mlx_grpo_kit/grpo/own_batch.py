@@ -56,6 +56,12 @@ def own_batch(
             f"There are {len(prompts)} completions; expected a multiple of per_device_train_batch_size ({size}), "
             "so that all micro-batches weigh the same."
         )
+    if len(prompts) % (args.num_generations * args.mini_batches):
+        raise ValueError(
+            f"There are {len(prompts)} completions; expected a multiple of num_generations * "
+            f"{args.mini_batches} ({args.num_generations * args.mini_batches}), because steps_per_generation divides "
+            f"them among {args.mini_batches} updates."
+        )
     if old_logprobs is not None:
         pad_logprobs("old_logprobs", old_logprobs, completion_tokens)  # for its checks
     completions = Completions.from_lists(

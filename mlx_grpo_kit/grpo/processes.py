@@ -1,4 +1,4 @@
-"""Several processes, on one machine or many, that train one policy together on MLX's own distributed engine.
+"""Several processes, on one machine or many, that train one policy together through MLX's `mx.distributed`.
 
 Every process has the whole model and does its share of each step: it samples and scores its part of the prompts, all
 see all rewards, and the gradients are added. What is drawn depends on a row's place in the whole batch and on nothing

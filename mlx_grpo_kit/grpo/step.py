@@ -67,13 +67,14 @@ def draw_batch(parts: Parts, policy: Policy, step: int, redraws: int = 0) -> Bat
 def learn_from(
     parts: Parts, policy: Policy, batch: Batch, learning_rate: float, updates: int = 1
 ) -> tuple[Policy, dict[str, float]]:
-    """Update the policy `updates` times from one batch. Return it, and the means of the updates' metrics.
+    """Go through a batch `updates` times, with an update for each of its mini-batches (usually one).
+
+    Return the policy and the means of the updates' metrics.
 
     Raises TrainingDivergedError, before anything changes, where loss or gradient is not finite.
     """
-    micro_batches = parts.learner.prepare(policy, batch)
     history = []
-    for _ in range(updates):
+    for micro_batches in updates * parts.learner.prepare(policy, batch):
         gradient, metrics = parts.learner.gradient(policy, micro_batches)
         parts.optimizer.check(gradient, metrics, learning_rate)
         policy = parts.optimizer(policy, gradient, learning_rate)

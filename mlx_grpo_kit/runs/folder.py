@@ -7,6 +7,7 @@
       reward.png               the curves
       checkpoints/step-000050  the newest two
       policy/                  the trained policy, a Hugging Face folder
+      best/                    with --keep-best: the policy that had the highest held-out accuracy
 
 A kill at any moment leaves whole lines, whole checkpoints, and no file that looks like more than it is. Only what a run
 wrote is ever deleted: these files beside a run.json that is ours, and folders whose list says so (files/manifest.py).
@@ -48,7 +49,7 @@ from mlx_grpo_kit.runs.record import (
     read_metrics,
 )
 
-SETTINGS, PICTURE, CHECKPOINTS, POLICY = "run.json", "reward.png", "checkpoints", "policy"
+SETTINGS, PICTURE, CHECKPOINTS, POLICY, BEST = "run.json", "reward.png", "checkpoints", "policy", "best"
 FILES = METRICS, COMPLETIONS, PICTURE
 CHECKPOINTS_KEPT = 2
 
@@ -64,6 +65,7 @@ class RunSettings:
         task_args: what the task is called with.
         data: the SHA-256 of each file that the task reads problems from, by path.
         chat: whether its problems are put as chats.
+        keep_best: whether the policy with the highest held-out accuracy is kept in best/.
         begun: False while what an older run left in the folder is being deleted: nothing there is this run's yet.
     """
 
@@ -79,6 +81,7 @@ class RunSettings:
     task_args: dict[str, Any] = field(default_factory=dict)
     data: dict[str, str] = field(default_factory=dict)
     chat: bool = False
+    keep_best: bool = False
 
     def measures_after(self, step: int) -> bool:
         """True if accuracy is measured after this step."""
@@ -108,8 +111,8 @@ class RunFolder:
     def __init__(self, path: str | os.PathLike):
         self._given, self._home = path, Path.cwd()
         self.path = Path(path).absolute()  # a task may change the current folder
-        self.policy, self.picture, self.metrics = self.path / POLICY, self.path / PICTURE, self.path / METRICS
-        self.completions = self.path / COMPLETIONS
+        self.policy, self.best = self.path / POLICY, self.path / BEST
+        self.picture, self.metrics, self.completions = (self.path / name for name in (PICTURE, METRICS, COMPLETIONS))
         self._stack = ExitStack()
         self._open: dict[Path, Any] = {}  # metrics.jsonl and completions.jsonl, while the run is ours
         self._saved_step: int | None = None
@@ -141,7 +144,7 @@ class RunFolder:
 
     def check_free(self, overwrite: bool) -> None:
         """Raises FileExistsError or ValueError when a new run may not be written here."""
-        taken = [name for name in (SETTINGS, *FILES, CHECKPOINTS, POLICY) if os.path.lexists(self.path / name)]
+        taken = [name for name in (SETTINGS, *FILES, CHECKPOINTS, POLICY, BEST) if os.path.lexists(self.path / name)]
         if taken and SETTINGS not in taken:
             raise FileExistsError(
                 f"{self.path} holds {', '.join(taken)} but no {SETTINGS}, so it is not the folder of a run and "
@@ -159,11 +162,11 @@ class RunFolder:
     def check_ours(self) -> None:
         """Raises FileExistsError where something that no run wrote stands in the place of a run's files."""
         others = [name for name in FILES if os.path.lexists(self.path / name) and not _is_file(self.path / name)]
-        for name in (CHECKPOINTS, POLICY):
+        for name in (CHECKPOINTS, POLICY, BEST):
             folder = self.path / name
             if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
                 others.append(name)
-            elif name == POLICY and folder.exists():
+            elif name != CHECKPOINTS and folder.exists():
                 others += [f"{name}/{other}" for other in foreign(folder)]
             elif folder.exists():
                 others += [
@@ -214,8 +217,9 @@ class RunFolder:
             clear_leftovers(self.path / CHECKPOINTS)
             for folder in self.checkpoints():
                 remove_folder(folder)
-        if self.policy.exists():
-            remove_folder(self.policy)
+        for folder in (self.policy, self.best):
+            if folder.exists():
+                remove_folder(folder)
         self.picture.unlink(missing_ok=True)
         write_file(self.completions, b"")
         write_file(self.metrics, b"")
@@ -227,6 +231,8 @@ class RunFolder:
         self.check_ours()
         if (self.path / CHECKPOINTS).exists():
             clear_leftovers(self.path / CHECKPOINTS)
+        if self.best.exists() and self.best_step() > step:
+            remove_folder(self.best)  # its step is done again
         for file, read in ((self.metrics, read_metrics), (self.completions, read_completions)):
             write_file(file, b"".join(line for number, line, _ in _whole_lines(file, read) if number <= step))
         self._write_settings(settings)
@@ -274,6 +280,10 @@ class RunFolder:
     def measured(self) -> list[tuple[int, float]]:
         """(step, accuracy on held-out problems) where it was measured."""
         return self.points("eval/accuracy")
+
+    def best_step(self) -> int:
+        """The step after which accuracy was highest, the first of them; 0 is the model before training."""
+        return max(self.measured(), key=lambda point: point[1], default=(0, 0.0))[0]
 
     def points(self, metric: str) -> list[tuple[int, float]]:
         """(step, value) for each line of metrics.jsonl that has one."""

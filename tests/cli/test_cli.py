@@ -289,10 +289,10 @@ def test_torch_learns_the_same_run_and_mlx_goes_on_with_it(train, straight, tmp_
             assert [one[name]] == ([None] if other[name] is None else pytest.approx([other[name]], rel=1e-3, abs=1e-5))
 
 
-def test_what_a_backend_cannot_do_is_refused_before_anything_is_written(train, tmp_path, capsys):
+def test_what_a_learner_cannot_do_is_refused_before_anything_is_written(train, tmp_path, capsys):
     for options, words in (
-        (["--backend", "torch", "--gradient-checkpointing"], "gradient_checkpointing is set, which only backend 'mlx'"),
-        (["--backend", "jax", "--dtype", "bfloat16"], "bf16 is set, which only backend 'mlx'"),
+        (["--backend", "torch", "--gradient-checkpointing"], "gradient_checkpointing is set, which only MLX's learner"),
+        (["--backend", "jax", "--dtype", "bfloat16"], "bf16 is set, which only MLX's learner"),
         (["--backend", "tensorflow"], "backend is 'tensorflow'; expected one of 'mlx', 'torch', 'jax'"),
     ):
         assert train(tmp_path / "out", *options) == 2

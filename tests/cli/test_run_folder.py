@@ -49,7 +49,7 @@ class Counter:
         return self.args.learning_rate
 
     def evaluate(self, num_problems):
-        return {"eval/accuracy": self.args.seed + self.step / 100}
+        return {"eval/accuracy": self.args.seed + (0.5 if self.step == 3 else self.step / 100)}
 
     def save_pretrained(self, folder, base=None):
         with replaced_folder(folder) as new:
@@ -186,7 +186,7 @@ def kill_at(monkeypatch):
 
 def run_again(train, output):
     """As its user would: --resume where a run is, else once more what was given before."""
-    resume = ["--resume"] if (output / "run.json").exists() else ["--seed", "1"]
+    resume = ["--resume"] if (output / "run.json").exists() else ["--seed", "1", "--keep-best"]
     return train(output, *resume)
 
 
@@ -194,21 +194,23 @@ def run_again(train, output):
 def test_a_kill_at_any_moment_loses_nothing(after, train, kill_at, tmp_path, capsys):
     """The run that goes on ends like one that was never killed, or, where an older run is replaced, like that one."""
     undisturbed, before, output = tmp_path / "undisturbed", tmp_path / "before", tmp_path / "out"
-    assert train(undisturbed, "--seed", "1") == 0
-    options, ends = ["--seed", "1"], [files_of(undisturbed)]
+    assert train(undisturbed, "--seed", "1", "--keep-best") == 0
+    options, ends = ["--seed", "1", "--keep-best"], [files_of(undisturbed)]
     before.mkdir()
     if after == "a stop":
-        assert train(before, "--seed", "1", "--max-steps", "3") == 0
+        assert train(before, "--seed", "1", "--keep-best", "--max-steps", "3") == 0
         options = ["--resume", "--max-steps", "5"]
     elif after == "another run":
         assert train(before, "--seed", "2") == 0
-        options, ends = ["--seed", "1", "--overwrite"], [*ends, files_of(before)]
+        options, ends = ["--seed", "1", "--keep-best", "--overwrite"], [*ends, files_of(before)]
     seen, killed, number = set(), True, 0
     while killed:
         shutil.copytree(before, output)
         killed = kill_at(number, lambda: train(output, *options))
         again = shutil.copytree(output, tmp_path / "again")
-        assert train(again, "--seed", "1", *(["--overwrite"] if (again / "run.json").exists() else [])) == 0, number
+        assert (
+            train(again, "--seed", "1", "--keep-best", *(["--overwrite"] if (again / "run.json").exists() else [])) == 0
+        ), number
         assert files_of(again) == ends[0], number
         if killed:
             extend = ["--max-steps", "5"] if after == "a stop" else []
@@ -223,6 +225,38 @@ def test_a_kill_at_any_moment_loses_nothing(after, train, kill_at, tmp_path, cap
         number += MOMENTS
     assert number > 50
     assert seen == set(range(len(ends)))
+
+
+def steps_of_the_best(output):
+    return len(json.loads((output / "best" / "config.json").read_text())["policy"])
+
+
+def test_the_best_policy_is_kept(train, tmp_path, capsys):
+    assert train(tmp_path, "--keep-best") == 0
+    assert steps_of_the_best(tmp_path) == 3
+    assert "best, accuracy 0.500 after step 3" in capsys.readouterr().out
+    assert train(tmp_path, "--resume", "--max-steps", "60") == 0, "0.51 to 0.6 after steps 51 to 60"
+    assert steps_of_the_best(tmp_path) == 60
+
+
+def test_no_policy_is_kept_if_none_is_asked_for_or_better(train, tmp_path, monkeypatch, capsys):
+    assert train(tmp_path / "without") == 0
+    assert not (tmp_path / "without" / "best").exists()
+    assert train(tmp_path / "without", "--resume", "--keep-best", "--max-steps", "7") == 0
+    assert not (tmp_path / "without" / "best").exists(), "step 3 was the best, and is gone"
+    monkeypatch.setattr(Counter, "evaluate", lambda self, num_problems: {"eval/accuracy": 1 - self.step / 10})
+    assert train(tmp_path / "worse", "--keep-best") == 0
+    assert not (tmp_path / "worse" / "best").exists()
+    assert "none kept: accuracy was never higher than 1.000, after step 0" in capsys.readouterr().out
+
+
+def test_a_folder_best_of_the_users_own_is_not_touched(train, tmp_path, capsys):
+    assert train(tmp_path, "--seed", "1") == 0
+    (tmp_path / "best").mkdir()
+    (tmp_path / "best" / "notes.txt").write_text("mine")
+    assert train(tmp_path, "--overwrite", "--keep-best") == 2
+    assert "best/notes.txt, which no run wrote there" in capsys.readouterr().err
+    assert (tmp_path / "best" / "notes.txt").read_text() == "mine"
 
 
 # Whose the folder is.
@@ -396,7 +430,7 @@ def test_the_reader_without_mlx_reads_the_folder(train, tmp_path):
     record = RunRecord.load(tmp_path)
     assert (record.title, record.max_steps, record.damaged) == ("tiny learns addition", 5, [])
     assert [step.step for step in record.steps] == [0, 1, 2, 3, 4, 5]
-    assert record.column("eval/accuracy") == [0, 0.01, 0.02, 0.03, 0.04, 0.05]
+    assert record.column("eval/accuracy") == [0, 0.01, 0.02, 0.5, 0.04, 0.05]
     assert [one.completion for one in record.at(3).completions] == completions_of(tmp_path)[3]
 
 

@@ -299,7 +299,7 @@ def test_adam_may_not_change_the_gradient():
         (lambda x, y, size, rng: ((y, x) for _ in range(3)), r"gave pairs of shapes \(10,\) and \(10, 2\)"),
         (
             lambda x, y, size, rng: [list(chapter_07.minibatches(x, y, size, rng))],
-            "no pairs .* a list of 3 tuples, expected batch sizes: .4, 4, 2.*labels`\\.",
+            "gave a list of 3 tuples, not a pair .x, y., expected batch sizes: .4, 4, 2.*labels`\\.",
         ),
         (lambda x, y, size, rng: 5, "raised TypeError: 'int' object is not iterable"),
     ],

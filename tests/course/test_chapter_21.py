@@ -522,8 +522,8 @@ def _every_part_whole(array, rank, size, send, receive):
             ),
             "expected array([-1000, -500])",
         ),
-        ("21.5", _one_row_of_the_vocabulary, "one row at a time is a loop"),
-        ("21.6", _one_row_of_the_way_back, "one row at a time is a loop"),
+        ("21.5", _one_row_of_the_vocabulary, "single rows need a loop"),
+        ("21.6", _one_row_of_the_way_back, "single rows need a loop"),
         ("21.5", _logsumexp_of_the_table, "Go through `weight` in slices"),
         (
             "21.6",

@@ -627,7 +627,7 @@ def test_what_a_failed_loop_prints_is_of_its_own_run_and_its_message_names_bias_
 def test_a_loop_that_passes_one_exam_and_not_three_goes_on(capsys, monkeypatch):
     monkeypatch.setattr(training, "held_out_accuracy", lambda params, draws=1: 0.6 if draws == 1 else 0.4)
     assert "60.0% of the held-out sums after 9 steps" in training.train_and_judge(loop(), training.TWO_MINUTES)
-    assert "40.0% in the mean of all three, so it goes on" in capsys.readouterr().out
+    assert "40.0% is the mean of all three, so the run continues" in capsys.readouterr().out
 
 
 # What the chapter says, and its pictures.

@@ -40,7 +40,7 @@ def test_a_forgotten_return():
         (lambda f, x, h: exit(), "raised SystemExit"),
         (lambda f, x, h: "6.1", "gave '6.1', expected 6.1"),
         (lambda f, x, h: [6.1], "gave [6.1], expected 6.1"),
-        (6.1, "Pass the function itself, without brackets"),
+        (6.1, "Pass the function itself, without parentheses"),
         ("forward_slope", "Pass the function itself"),
     ],
 )

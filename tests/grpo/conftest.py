@@ -36,16 +36,22 @@ class TRL:
         num_items_in_batch=None,
         accumulation_steps=1,
         entropies=None,
+        sampling_logps=None,
         **settings,
     ):
         """`_compute_loss` on NumPy arrays -> (loss, gradient with respect to logps, {metric: float}).
 
-        With entropies the gradient is a pair, that with respect to them being the second.
+        With entropies the gradient is a pair, that with respect to them being the second. With sampling_logps the
+        completions are of vLLM; `importance_sampling_*` are the kit's names of the settings that correct for it.
 
         settings: GRPOConfig fields; the others keep TRL's defaults, but use_bias_correction_kl is False.
         """
         import torch
 
+        correction = {
+            name: settings.pop(f"importance_sampling_{name}", default)
+            for name, default in (("correction", None), ("clip_min", None), ("clip_max", 3.0))
+        }
         args = SimpleNamespace(**{**self.defaults, "use_bias_correction_kl": False, **settings})
         args.steps_per_generation = accumulation_steps
         trainer = object.__new__(self._trainer_class)
@@ -62,8 +68,9 @@ class TRL:
             top_entropy_quantile=args.top_entropy_quantile,
             entropy_coef=args.entropy_coef,
             use_adaptive_entropy=False,
-            off_policy_mask_threshold=None,
-            use_vllm=False,
+            off_policy_mask_threshold=args.off_policy_mask_threshold,
+            use_vllm=sampling_logps is not None,
+            vllm_importance_sampling_correction=correction["correction"] is not None,
             _entropy_bonus_enabled=args.entropy_coef != 0,
             aux_loss_enabled=False,
             _metrics={"train": defaultdict(list)},
@@ -89,6 +96,12 @@ class TRL:
         }
         if old_logps is not None:
             inputs["old_per_token_logps"] = torch.tensor(old_logps)
+        if sampling_logps is not None:
+            inputs["sampling_per_token_logps"] = torch.tensor(sampling_logps)
+            if correction["correction"]:
+                old = logps.detach().numpy() if old_logps is None else old_logps
+                ratio, _ = self.importance_weights(old, sampling_logps, mask.bool().numpy(), *correction.values())
+                inputs["importance_sampling_ratio"] = torch.tensor(ratio)
         if ref_logps is not None:
             inputs["ref_per_token_logps"] = torch.tensor(ref_logps)
         loss = trainer._compute_loss(trainer.model, inputs)
@@ -145,42 +158,90 @@ class TRL:
 
         count = len(rewards)
         rewards = torch.tensor(rewards, dtype=torch.float32).reshape(count, -1)
-        functions = rewards.shape[1]
-        trainer = object.__new__(self._rloo_class if rloo else self._trainer_class)
-        vars(trainer).update(
-            args=SimpleNamespace(**{**self.defaults, "steps_per_generation": 1}),
-            model=SimpleNamespace(training=True, is_gradient_checkpointing=False),
-            accelerator=SimpleNamespace(device=torch.device("cpu"), gather=lambda x: x, process_index=0),
-            environment_factories=None,
-            environments=[],
-            tools=[],
-            pad_to_multiple_of=None,
-            use_vllm=False,
-            beta=0.0,
-            _tokenizer=SimpleNamespace(pad_token_id=0),
-            mask_truncated_completions=False,
-            num_iterations=1,
+        trainer = self._scoring_trainer(
+            rewards,
+            rloo,
             num_generations=num_generations,
-            reward_funcs=[None] * functions,
-            reward_func_names=[f"reward{number}" for number in range(functions)],
-            reward_weights=torch.ones(functions) if reward_weights is None else torch.tensor(reward_weights),
+            reward_weights=torch.ones(rewards.shape[1]) if reward_weights is None else torch.tensor(reward_weights),
             multi_objective_aggregation=multi_objective_aggregation,
             scale_rewards=scale_rewards,
-            reward_clip_range=None,
             normalize_advantages=normalize_advantages,
-            _metrics={"train": defaultdict(list)},
-            _pending_extra_logs={},
-            _pending_metrics={},
-            log_multimodal=False,
-            _logs={"prompt": [], "completion": [], "rewards": defaultdict(list), "advantages": []},
         )
         trainer._generate = lambda prompts: ([[1]] * count, [[1]] * count, None, ["x"] * count, None, {}, None, None)
         if rloo:
             trainer._generate = lambda prompts: ([[1]] * count, [[1]] * count, ["x"] * count)
             trainer._get_per_token_logps_and_entropies = lambda *_, **__: (torch.zeros(count, 1), None, None)
             trainer.args.gradient_checkpointing_kwargs = None
-        trainer._calculate_rewards = lambda *_: rewards
         return trainer._generate_and_score_completions([{"prompt": "x"}] * count)["advantages"].numpy()
+
+    def importance_weights(self, old_logps, sampling_logps, mask, mode, clip_min, clip_max):
+        """The weights and metrics that `_generate_and_score_completions` computes for completions of vLLM.
+
+        Arrays are NumPy's [B, T], the mask bool, without a gap; NaN in sampling_logps is a token that has none.
+        """
+        import torch
+
+        count, lengths = len(mask), mask.sum(axis=1)
+        trainer = self._scoring_trainer(
+            torch.zeros(count, 1),
+            use_vllm=True,
+            vllm_importance_sampling_correction=True,
+            vllm_importance_sampling_mode=mode,
+            vllm_importance_sampling_clip_min=clip_min,
+            vllm_importance_sampling_clip_max=clip_max,
+        )
+        ids = [[1] * length for length in lengths]
+        sampled = [
+            [None if np.isnan(value) else float(value) for value in row[:length]]
+            for row, length in zip(sampling_logps, lengths, strict=True)
+        ]
+        trainer._generate = lambda prompts: ([[1]] * count, ids, None, ["x"] * count, sampled, {}, None, None)
+        width = int(lengths.max())
+        trainer._get_per_token_logps_and_entropies = lambda *_, **__: (torch.tensor(old_logps[:, :width]), None, None)
+        ratio = trainer._generate_and_score_completions([{"prompt": "x"}] * count)["importance_sampling_ratio"].numpy()
+        if ratio.shape[1] > 1 or mode.startswith("token"):  # TRL pads to the longest completion
+            ratio = np.pad(ratio, [(0, 0), (0, mask.shape[1] - width)], constant_values=1)
+        metrics = {name: each[-1] for name, each in trainer._metrics["train"].items() if name.startswith("sampling/")}
+        return ratio, metrics
+
+    def _scoring_trainer(self, rewards, rloo=False, **attributes):
+        """A trainer of which `_generate_and_score_completions` can be called, given rewards [B, F]."""
+        import torch
+
+        functions = rewards.shape[1]
+        trainer = object.__new__(self._rloo_class if rloo else self._trainer_class)
+        vars(trainer).update(
+            dict(
+                args=SimpleNamespace(**{**self.defaults, "steps_per_generation": 1}),
+                model=SimpleNamespace(training=True, is_gradient_checkpointing=False),
+                accelerator=SimpleNamespace(device=torch.device("cpu"), gather=lambda x: x, process_index=0),
+                environment_factories=None,
+                environments=[],
+                tools=[],
+                pad_to_multiple_of=None,
+                use_vllm=False,
+                beta=0.0,
+                _tokenizer=SimpleNamespace(pad_token_id=0),
+                mask_truncated_completions=False,
+                num_iterations=1,
+                num_generations=len(rewards),
+                reward_funcs=[None] * functions,
+                reward_func_names=[f"reward{number}" for number in range(functions)],
+                reward_weights=torch.ones(functions),
+                multi_objective_aggregation="sum_then_normalize",
+                scale_rewards="group",
+                reward_clip_range=None,
+                normalize_advantages=False,
+                _metrics={"train": defaultdict(list)},
+                _pending_extra_logs={},
+                _pending_metrics={},
+                log_multimodal=False,
+                _logs={"prompt": [], "completion": [], "rewards": defaultdict(list), "advantages": []},
+            )
+            | attributes
+        )
+        trainer._calculate_rewards = lambda *_: rewards
+        return trainer
 
 
 @pytest.fixture(scope="session")

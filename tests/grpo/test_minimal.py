@@ -19,7 +19,7 @@ def test_its_first_gradient_is_the_trainers(seed):
     trainer = GRPOTrainer(config, params, tokenizer, task, args)
     batch = draw_batch(trainer.parts, trainer.policy, step=0)
     learner = trainer.parts.learner
-    expected, metrics = learner.gradient(trainer.policy, learner.prepare(trainer.policy, batch))
+    expected, metrics = learner.gradient(trainer.policy, learner.prepare(trainer.policy, batch)[0])
 
     prompts, completions, rewards = minimal.sample(config, params, tokenizer, task, step=0, seed=seed)
     loss, found = minimal.gradient(config, params, prompts, completions, rewards)

@@ -94,6 +94,9 @@ RUNS = {
     "adapters, layer by layer": dict(lora_r=4, gradient_checkpointing=True),
     "adafactor, layer by layer": dict(optim="adafactor", gradient_checkpointing=True, entropy_coef=0.05),
     "groups drawn again, tokens of high entropy": dict(dynamic_sampling_rounds=3, top_entropy_quantile=0.5),
+    "two updates per generation, weights for the sampler": dict(
+        steps_per_generation=2, importance_sampling_correction="token_truncate", off_policy_mask_threshold=0.5
+    ),
     "leave-one-out, overlong": dict(
         advantage_estimator="rloo", scale_rewards="none", loss_type="rloo", soft_punish_cache=3, reward_weights=[0.5]
     ),

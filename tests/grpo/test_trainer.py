@@ -801,7 +801,8 @@ def test_bf16_learns_as_float32_does_but_for_rounding(make_trainer):
     found = []
     for trainer in (make_trainer(), make_trainer(bf16=True), make_trainer(bf16=True, gradient_checkpointing=True)):
         learner = trainer.parts.learner
-        prepared = learner.prepare(trainer.policy, Batch.from_records(batch, trainer.args.num_generations))
+        batch_again = Batch.from_records(batch, trainer.args.num_generations)
+        [prepared] = learner.prepare(trainer.policy, batch_again)
         grads, metrics = learner.gradient(trainer.policy, prepared)
         assert {value.dtype for value in grads.values()} == {mx.float32}
         found.append((metrics, np.concatenate([np.array(grads[name]).ravel() for name in sorted(grads)])))

@@ -32,7 +32,7 @@ def learner_class(args: GRPOConfig, dtype: mx.Dtype) -> type[Learner]:
         return MLXByLayer if args.gradient_checkpointing else MLXAtOnce
     if dtype != mx.float32:
         raise ValueError(
-            f"The parameters are {str(dtype).rpartition('.')[2]}, and backend {args.backend!r} computes in float32. "
-            "Expected float32 parameters, as load_pretrained gives them, or backend 'mlx'."
+            f"The parameters are {str(dtype).rpartition('.')[2]}, and the learner of backend={args.backend!r} computes "
+            "in float32. Expected float32 parameters, as load_pretrained gives them, or backend='mlx'."
         )
     return getattr(sys.modules[__name__], OTHERS[args.backend])

@@ -37,11 +37,11 @@ class JAXLearner(Learner):
         """Add a micro-batch's gradient to `grads`, evaluated; returns (loss, logps [B, T], metrics)."""
         ids = _padded_ids(micro.batch)
         rows, width = ids["completion_ids"].shape
-        others = {"advantages": micro.advantages, "old_logps": micro.old_logps, "ref_logps": micro.ref_logps}
+        of_tokens = ("advantages", "old_logps", "ref_logps", "sampling_logps")
         others = {
             name: _padded(value, rows, *[width] * (value.ndim - 1))
-            for name, value in others.items()
-            if value is not None
+            for name in of_tokens
+            if (value := getattr(micro, name)) is not None
         }
         part = {name: value for name, value in micro.part._asdict().items() if isinstance(value, mx.array)}
         part = {name: _padded(value, rows, width if name == "policy_mask" else 1) for name, value in part.items()}

@@ -17,6 +17,7 @@ from mlx_grpo_kit.grpo.loss import metric_names
 from mlx_grpo_kit.grpo.loss_config import GRPOLossConfig
 from mlx_grpo_kit.grpo.metrics import gradient_metrics
 from mlx_grpo_kit.grpo.micro_batches import MicroBatch, micro_batches
+from mlx_grpo_kit.grpo.off_policy import sampling_metrics, sampling_spreads
 from mlx_grpo_kit.grpo.optimizer import Gradient
 from mlx_grpo_kit.grpo.policy import Policy
 from mlx_grpo_kit.grpo.processes import World
@@ -68,22 +69,33 @@ class Learner(ABC):
         Loss and metrics are scalars with `.item()`.
         """
 
-    def prepare(self, policy: Policy, batch: Batch) -> MicroBatches:
-        """This process's micro-batches of a batch, with the reference's log-probabilities where they are needed."""
-        size = self.args.num_generations
-        own = self.world.part(len(batch.completions) // size)
-        rows = range(own.start * size, own.stop * size)
-        each, left_out = micro_batches(self.config, self.args, self.loss_config, batch, rows)
-        if policy.reference is not None:
+    def prepare(self, policy: Policy, batch: Batch) -> list[MicroBatches]:
+        """Return this process's part of each mini-batch: what the updates of one pass over the batch learn from.
+
+        It has the log-probabilities that later updates could no longer compute: the reference's, and those of the
+        policy that sampled.
+        """
+        size, count = self.args.num_generations, self.args.mini_batches
+        groups = len(batch.completions) // size // count  # of a mini-batch
+        own = self.world.part(groups)
+        found = []
+        for start in range(0, count * groups, groups):
+            rows = range((start + own.start) * size, (start + own.stop) * size)
+            each, left_out = micro_batches(self.config, self.args, self.loss_config, batch, rows, count)
             for micro in each:
-                micro.ref_logps = self.logps(policy.reference, micro.batch)
-                mx.eval(micro.ref_logps)
-        return MicroBatches(each, left_out)
+                if policy.reference is not None:
+                    micro.ref_logps = self.logps(policy.reference, micro.batch)
+                if start and micro.old_logps is None:
+                    micro.old_logps = self.logps(policy.params, micro.batch)
+                mx.eval(micro.ref_logps, micro.old_logps)
+            found.append(MicroBatches(each, left_out))
+        return found
 
     def gradient(self, policy: Policy, micro_batches: MicroBatches) -> tuple[Gradient, dict[str, float]]:
         """The gradient of all micro-batches of all processes together, and their metrics.
 
-        Without any micro-batch it is 0: moments still decay.
+        Without any micro-batch it is 0: moments still decay. "sampling/sampling_logp_difference" is how far sampler and
+        learner disagree about the same policy.
         """
         grads = Gradient()
         totals = dict.fromkeys(("loss", *metric_names(self.loss_config)), 0.0) | micro_batches.left_out
@@ -97,7 +109,12 @@ class Learner(ABC):
                 totals[name] = totals.get(name, 0.0) + value.item()
         if not micro_batches.each:
             grads |= {name: mx.zeros_like(value) for name, value in policy.trained.items()}
+        spreads = self.world.gather(sampling_spreads(self.loss_config, micro_batches.each)[None])
         sums = self.world.gather(np.array([[*totals.values()]])).sum(axis=0)
         grads = Gradient(self.world.sum(grads))
-        metrics = {**dict(zip(totals, sums.tolist(), strict=True)), "grad_norm": grads.norm}
+        metrics = {
+            **dict(zip(totals, sums.tolist(), strict=True)),
+            **sampling_metrics(spreads),
+            "grad_norm": grads.norm,
+        }
         return grads, metrics | (gradient_metrics(grads) if self.args.gradient_statistics else {})

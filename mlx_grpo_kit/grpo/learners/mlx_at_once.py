@@ -33,6 +33,7 @@ class MLXAtOnce(Learner):
                 self.loss_config,
                 old_logps=micro.old_logps,
                 ref_logps=micro.ref_logps,
+                sampling_logps=micro.sampling_logps,
                 temperature=self.args.temperature,
                 part=micro.part,
                 output_gradient=policy.frozen is None,

@@ -60,6 +60,7 @@ class MLXByLayer(Learner):
                 mask,
                 ref_logps=micro.ref_logps,
                 entropies=entropy,
+                sampling_logps=micro.sampling_logps,
                 part=micro.part,
             )
             return loss, metrics | {"entropy": token_mean(mx.stop_gradient(entropy), mask, micro.part)}

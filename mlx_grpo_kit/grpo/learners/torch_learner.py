@@ -64,6 +64,7 @@ class TorchLearner(Learner):
                 mask,
                 ref_logps=_tensor(micro.ref_logps),
                 entropies=entropies,
+                sampling_logps=_tensor(micro.sampling_logps),
                 part=part,
             )
             metrics["entropy"] = token_mean(entropies.detach(), mask, part)

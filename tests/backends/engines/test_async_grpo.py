@@ -300,9 +300,9 @@ def test_settings_that_make_no_sense_are_told(make_backend, engines, tiny):
     ):
         with pytest.raises(ValueError, match=said):
             run(make_backend(TINY), engines, tiny[2], **settings)
-    with pytest.raises(ValueError, match="There are no engines"):
+    with pytest.raises(ValueError, match="There are no inference engines"):
         run(make_backend(TINY), [], tiny[2])
-    with pytest.raises(ValueError, match="The task has tools, and engines write one turn"):
+    with pytest.raises(ValueError, match="The task has tools, and inference engines write one turn"):
         run(make_backend(TINY), engines, tiny[2], task=Calculator())
 
 

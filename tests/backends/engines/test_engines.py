@@ -114,7 +114,7 @@ def test_what_the_model_cannot_continue_is_refused_in_its_words_and_the_engine_g
 def test_without_weights_there_is_nothing_to_generate_with(tiny):
     with MLXEngine(tiny[0], name="new") as engine:
         assert engine.weight_version is None
-        with pytest.raises(EngineError, match="Engine 'new' has no weights yet"):
+        with pytest.raises(EngineError, match="Inference engine 'new' has no weights yet"):
             engine.generate(PROMPTS).wait()
     with pytest.raises(RuntimeError, match="closed"):
         engine.generate(PROMPTS)
@@ -170,7 +170,7 @@ def test_a_sync_in_asyncio(make_backend, tiny):
         engines = [one, two]
         assert [each.weight_version for each in asyncio.run(sync())] == [1, 1]
         two.close()
-        with pytest.raises(WeightSyncError, match="1 of 2 engines did not take version 2"):
+        with pytest.raises(WeightSyncError, match="1 of 2 inference engines did not take version 2"):
             asyncio.run(sync())
 
 
@@ -184,7 +184,7 @@ def test_one_engine_that_fails_is_named_and_the_others_are_served(checkpoint, ti
         with pytest.raises(WeightSyncError) as caught:
             trio.run(sync_weights_to_engines, [bad, good, ahead], checkpoint)
         said = str(caught.value)
-        assert "2 of 3 engines did not take version 2" in said
+        assert "2 of 3 inference engines did not take version 2" in said
         assert "'other model' serves version None" in said
         assert "'ahead' serves version 5" in said
         assert said.endswith("Engines that serve version 2: 'good'.")
@@ -218,7 +218,7 @@ def test_a_checkpoint_that_is_not_whole_reaches_no_engine(checkpoint, tiny):
             trio.run(sync_weights_to_engines, [engine], checkpoint / "nowhere")
         assert engine.weight_version == 1
         assert rows_of(engine) == before
-    with pytest.raises(ValueError, match="There are no engines"):
+    with pytest.raises(ValueError, match="There are no inference engines"):
         trio.run(sync_weights_to_engines, [], checkpoint)
 
 
@@ -271,7 +271,7 @@ def test_a_process_that_dies_is_named_and_the_others_are_served(tiny, make_backe
         with pytest.raises(WeightSyncError, match=r"'mortal'.*ended by signal SIGKILL.*'other'\.$") as caught:
             trio.run(sync_weights_to_engines, [mortal, other], checkpoint)
         assert [each.weight_version for each in caught.value.served] == [0, 1]
-        with pytest.raises(EngineError, match=rf"Engine 'mortal' is gone: its process {mortal.process_id} ended by"):
+        with pytest.raises(EngineError, match=rf"engine 'mortal' is gone: its process {mortal.process_id} ended by"):
             mortal.generate(PROMPTS).wait()
 
 

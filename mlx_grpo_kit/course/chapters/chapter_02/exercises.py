@@ -551,7 +551,7 @@ def _gradients(function, build):
         return Told("a generator, which has not started to run (your function contains a `yield`)")
     if returned is not None and not any(value.grad for value in order):
         return Told(f"a {type(returned).__name__}, and no grad filled in: write into the `.grad` of the values")
-    names = [value.label or f"{value.op} at place {place}" for place, value in enumerate(order)]
+    names = [value.label or f"{value.op} at position {place}" for place, value in enumerate(order)]
     names[-1] = "the result"
     return {
         name: value.grad for name, value in zip(names, order) if value.label or value is order[-1] or len(order) < 10
@@ -733,7 +733,7 @@ def _number_and_gradient(function, number):
     if len(result.parents) == 1 and not result.parents[0].parents and result.parents[0] is not x:
         return Told("a Value whose parent is not the given x but another Value")
     if result.parents and not (len(result.parents) == 1 and result.parents[0] is x):
-        return Told("a Value with other parents than x alone")
+        return Told("a Value with parents other than x")
     if result.parents and not result.op:
         return Told("a Value without an `op`, which the pictures need as its name")
     result.backward()

@@ -143,7 +143,7 @@ class Neuron:
 
 
 def _keep_random(run):
-    """`run` with its own random numbers, so that the learner's random state does not change."""
+    """Call `run` with random numbers of its own, so that the reader's random state does not change."""
 
     def call(make, *arguments):
         before = random.getstate()
@@ -194,7 +194,7 @@ def _about_start(all_weights, neuron, nin):
     if not isinstance(neuron.w, list):
         return f"a neuron whose `w` is a {type(neuron.w).__name__}, not a list"
     if len(neuron.w) != nin or not all(isinstance(w, Value) for w in all_weights):
-        return f"a neuron whose `w` is no list of {nin} Value{'s' * (nin > 1)}"
+        return f"a neuron whose `w` is not a list of {nin} Value{'s' * (nin > 1)}"
     numbers = [w.data for w in all_weights]
     if len(set(numbers)) == 1:
         return "weights that all start at the same number"
@@ -436,7 +436,7 @@ LAYER = Exercise(
             "sizes swapped",
             "- self.neurons = [Neuron(nin, nonlin) for _ in range(nout)]",
             "+ self.neurons = [Neuron(nout, nonlin) for _ in range(nin)]",
-            message="Create Create nout neurons with nin weights each, not the other way round.",
+            message="Create nout neurons with nin weights each, not the other way round.",
             hint=2,
         ),
         Slip(
@@ -750,7 +750,7 @@ HINGE = Exercise(
             "- losses = [(1 - label * score).relu() for score, label in zip(scores, labels)]",
             "+ losses = [(1 - label * score) for score, label in zip(scores, labels)]",
             message=(
-                "Without max(0, ...), the relu, samples that are already right can push the loss further and "
+                "Without the relu, max(0, ...), samples that are already right can push the loss further and "
                 "further below zero."
             ),
         ),
@@ -802,7 +802,7 @@ def train_step(model, inputs, labels, learning_rate):
 
 def a_small_model():
     """MLP(2, [3, 1]) with four points"""
-    before = random.getstate()  # so that the learner's random state does not change
+    before = random.getstate()  # so that the reader's random state does not change
     random.seed(1)
     model = MLP(2, [3, 1])
     random.setstate(before)
@@ -823,7 +823,7 @@ def _three_steps(function, build, learning_rate):
         return Told("a Value")
     if after == before:
         has_grads = any(p.grad for p in model.parameters())
-        return Told(f"losses, and no parameter has moved; {'the' if has_grads else 'no'} gradients are there")
+        return Told(f"losses, but no parameter has moved ({'the' if has_grads else 'no'} gradients are there)")
     return {"losses": losses, "length of all parameters": math.hypot(*after)}
 
 

@@ -327,10 +327,10 @@ def _two_epochs(function, build, size):
 def _no_pair(batch, x):
     """A description of a batch that is not a pair of x and y, else None."""
     if hasattr(batch, "shape"):
-        return f"no pairs (x, y), but arrays of shape {batch.shape}"
+        return f"arrays of shape {batch.shape}, not pairs (x, y)"
     if not isinstance(batch, (tuple, list)) or len(batch) != 2:
         inside = f" of {len(batch)} {type(batch[0]).__name__}s" if isinstance(batch, (tuple, list)) and batch else ""
-        return f"no pairs (x, y), but a {type(batch).__name__}{inside}"
+        return f"a {type(batch).__name__}{inside}, not a pair (x, y)"
     if np.shape(batch[0])[1:] != x.shape[1:] or np.shape(batch[1]) != (len(batch[0]),):
         return f"pairs of shapes {np.shape(batch[0])} and {np.shape(batch[1])}"
     return None
@@ -675,7 +675,7 @@ def a_used_model():
 
 
 def _with_own_randomness(build, shape, y):
-    before, nn._random = nn._random, np.random.default_rng(5)  # do not disturb the learner's random numbers
+    before, nn._random = nn._random, np.random.default_rng(5)  # do not disturb the reader's random numbers
     try:
         return build(), np.random.default_rng(6).normal(size=shape).astype(np.float32), y
     finally:
@@ -1046,15 +1046,15 @@ VERDICTS = Exercise(
         Mistake(
             "D too",
             ("backward", "optimizer", "forward", "forward"),
-            "A, B and C are right. But if D's forward were wrong its loss would differ from torch's. What do both "
+            "A, B and C are right. But if D's forward were wrong, its loss would differ from torch's. What do both "
             "sides of D share?",
             2,
         ),
         Mistake(
             "D optimizer",
             ("backward", "optimizer", "forward", "optimizer"),
-            "A, B and C are right. But if D's optimizer were wrong its weights would differ from torch's. What do both "
-            "sides of D share?",
+            "A, B and C are right. But if D's optimizer were wrong, its weights would differ from torch's. What do "
+            "both sides of D share?",
             2,
         ),
         Mistake(

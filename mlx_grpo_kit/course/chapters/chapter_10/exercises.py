@@ -535,7 +535,7 @@ ROTATE = Exercise(
     solution=rotate,
     hints=(
         "Where do (1, 0) and (0, 1) go? (1, 0) goes to (cos, sin), and (0, 1) to (-sin, cos).",
-        "(a, b) is a times the first result plus b times the second.",
+        "(a, b) is a * (1, 0) + b * (0, 1): multiply the first of these results by a, the second by b, and add them.",
         "`return a * mx.cos(angle) - b * mx.sin(angle), a * mx.sin(angle) + b * mx.cos(angle)`",
     ),
     cases=(

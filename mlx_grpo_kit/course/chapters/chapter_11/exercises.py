@@ -1158,7 +1158,7 @@ def differences(x):
 
 
 def second_alone(x):
-    """each token, and in the second number of the first row the last token besides, and 100 less"""
+    """x, but the last token's x[1] minus 100 is added to the second number of the first row"""
     return mx.concatenate([x[:1] + (x[-1:] - 100) * mx.array([[0.0, 1.0]]), x[1:]])
 
 
@@ -1460,7 +1460,7 @@ WITHOUT_HEAD = Exercise(
             '+ if name != f"layers.{layer}.self_attn.scores":',
             message=(
                 "With scores of 0 a head is not silent: it mixes all tokens evenly, even the future ones. `mixed` is "
-                "what it hands on."
+                "what it passes on."
             ),
             hint=2,
         ),

@@ -589,7 +589,7 @@ BLOCK = Exercise(
             "no second norm",
             "- return x + mlp(normed, gate, up, down)",
             "+ return x + mlp(x, gate, up, down)",
-            message="The MLP reads the normalized stream too, by `post_attention_layernorm`.",
+            message="The MLP reads the normalized stream too. Its norm is `post_attention_layernorm`.",
             hint=3,
         ),
         Slip(

@@ -816,10 +816,10 @@ ADD_UP = Exercise(
     "14.5",
     "Several rewards",
     "Write `add_up(rewards, weights)`. `rewards` has one list per reward function, all of the same length: the "
-    "function's values for the completions, in order. Return one list with a sum for each completion: the "
-    "functions' values, each multiplied by its function's weight. A value may be None: that function does not apply "
-    "to that completion, and is left out of its sum. If no function applies, the sum is None: nothing is known, "
-    "which is not the same as 0.",
+    "function's values for the completions, in order. Return one list with a sum for each completion: the functions' "
+    "values, each multiplied by its function's weight. A value may be None: then the function does not apply to this "
+    "completion, and is left out of the sum. If no function applies, the sum is None: nothing is known, which is not "
+    "the same as 0.",
     minutes=6,
     difficulty=1,
     solution=add_up,
@@ -917,7 +917,7 @@ ADD_UP = Exercise(
             "rows",
             "- for column in zip(*rewards):",
             "+ for column in rewards:",
-            message="You added up over completions. Return one sum for each completion.",
+            message="You added up the values of all completions. Return one sum for each completion.",
         ),
     ),
     run=_rewards,
@@ -1230,12 +1230,11 @@ def _thrown(a, b):
 IS_HELD_OUT = Exercise(
     "14.8",
     "What the exam asks",
-    "Write `is_held_out(a, b)`: True if the sum a+b is kept for the exam, which should be so for about a tenth of "
-    "all pairs, and False if training may use it. There are three conditions. The result is the same in every "
-    "process, on every machine and in any order of the questions (so no dice, and not Python's `hash`, which is "
-    "salted). `a+b` and `b+a` are on the same side. And the choice has nothing to do with how hard the sums are, or "
-    "with their last digits: a cryptographic hash of a text, such as `hashlib.blake2b`, is as good as dice, and "
-    "always the same.",
+    "Write `is_held_out(a, b)`: True if the sum a+b is kept for the exam, and False if training may use it. About a "
+    "tenth of all pairs are held out. There are three conditions. The result is the same in every process, on every "
+    "machine and in any order of the questions (so no dice, and not Python's `hash`, which is salted). `a+b` and "
+    "`b+a` are on the same side. And the choice has nothing to do with how hard the sums are, or with their last "
+    "digits: a cryptographic hash of a text, such as `hashlib.blake2b`, is as good as dice, and always the same.",
     minutes=10,
     difficulty=2,
     solution=is_held_out,

@@ -1,4 +1,4 @@
-"""Rewards for a sum, honest ones and ones with a hole, for learners to examine: one number per completion."""
+"""Rewards for a sum, honest ones and ones with a hole, for readers to examine: one number per completion."""
 
 import re
 

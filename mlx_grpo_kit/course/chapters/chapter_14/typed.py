@@ -1,4 +1,4 @@
-"""Apply a reward that a learner types to completions, and explain in words anything that goes wrong."""
+"""Apply a reward that a reader types to completions, and explain in words anything that goes wrong."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def score_typed(code: str, problems: Sequence[Any], completions: Sequence[str], 
     """Score each completion with the function `reward(prompt, answer, completion)` that `code` defines.
 
     Args:
-        code: Python code that the learner typed; it is run.
+        code: Python code that the reader typed; it is run.
         problems, completions: [B]
         names: names that the code may use in addition to Python's own.
 

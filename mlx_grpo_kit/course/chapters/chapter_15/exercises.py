@@ -536,7 +536,7 @@ LEAVE_ONE_OUT = Exercise(
             "- others = (groups.sum(axis=1, keepdims=True) - groups) / (group_size - 1)",
             "+ others = (groups.sum(axis=1, keepdims=True) - groups) / group_size",
             message=(
-                "Your sum is that of the others, but there is one fewer of them than there are rewards in the group."
+                "You divided the sum of the others by the size of the whole group, but there is one fewer of them."
             ),
             hint=2,
         ),

@@ -44,10 +44,10 @@ ADVANTAGES = Exercise(
     "Compared with the others",
     "Write `group_advantages(rewards, group_size)`. `rewards` is a list; the first `group_size` belong to the first "
     "prompt, the next to the second, and so on. The advantage of a completion is `(reward - mean) / (std + 1e-4)`, "
-    "with the mean of its group and the standard deviation that divides by n - 1. A reward of `None` means that "
-    "this completion was not scored: leave it out of the mean, n and the deviation, and give it the advantage 0. A "
-    "completion that is the only scored one of its group gets the advantage 0 too. Return the advantages in the "
-    "order of the rewards: a list or an array.",
+    "with the mean of its group and the standard deviation that divides by n - 1. A reward of `None` means that this "
+    "completion was not scored: leave it out of the mean, n and the deviation, and give it the advantage 0. If only "
+    "one completion of a group was scored, it gets the advantage 0 too. Return the advantages in the order of the "
+    "rewards: a list or an array.",
     minutes=12,
     difficulty=2,
     solution=group_advantages,
@@ -246,8 +246,8 @@ LOGPS = Exercise(
         "position predicts the last token? The one before it. The last position predicts a token that was never "
         "drawn.",
         "`logits[:, prompt_length - 1 : -1]` has T positions, one for each of `ids[:, prompt_length:]`.",
-        "`logits - mx.logsumexp(logits, axis=-1, keepdims=True)` are the logarithms of softmax, and "
-        "`mx.take_along_axis(..., completions[..., None], axis=-1)[..., 0]` picks those of the tokens.",
+        "`logits - mx.logsumexp(logits, axis=-1, keepdims=True)` is the logarithm of softmax, and "
+        "`mx.take_along_axis(..., completions[..., None], axis=-1)[..., 0]` picks the value of each token.",
     ),
     cases=(
         (mx.array([[[math.log(3), 0.0], [0.0, 0.0], [0.0, math.log(9)]]]), mx.array([[0, 0, 1]]), 1, 1.0),
@@ -721,8 +721,10 @@ STILL_PUSHED = Exercise(
             "one epsilon", "NYYNNN", "1.25 is not far enough to be clipped: the upper edge is 1 + epsilon_high = 1.28."
         ),
     ),
-    explain="A token is clipped once it has moved far enough in the desired direction. One that moved the wrong way is "
-    "always called back.",
+    explain=(
+        "A token is clipped once it has moved far enough in the desired direction. One that moved the wrong way is "
+        "always pushed back."
+    ),
 )
 
 
@@ -950,8 +952,8 @@ AGGREGATE = Exercise(
             "- per_token_loss = mx.where(mask, per_token_loss, 0.0)",
             "+ per_token_loss = mx.where(mx.arange(mask.shape[1]) < mask.sum(axis=1, keepdims=True), per_token_loss, 0.0)",  # noqa: E501
             message=(
-                "You took the first positions of each row, as many as are True. A mask may have holes, for example "
-                "where a tool wrote text into the answer: take the positions that are True."
+                "You took as many positions from the start of each row as its mask has True values. A mask may have "
+                "holes, for example where a tool wrote text into the answer: take the positions that are True."
             ),
         ),
     ),
@@ -1005,9 +1007,9 @@ LOSS = Exercise(
     "Put the parts together: `grpo_loss(logps, old_logps, ref_logps, advantages, mask, settings)`. `logps`, "
     "`old_logps`, `ref_logps` and `mask` are [B, T], `advantages` [B]; `settings` is a dictionary with `epsilon`, "
     "`epsilon_high`, `beta`, `loss_type`, `max_length` and `num_items`. The loss of a token is minus its clipped "
-    "objective, plus `beta` times its k3; `aggregate` then makes one number of them. If `beta` is 0, `ref_logps` is "
-    "None. If `old_logps` is None, the policy itself has just sampled: the old values are those of `logps`. Old "
-    "values are always **constants**. Masked positions may hold anything. You may call `token_ratios`, "
+    "objective, plus `beta` times its k3; `aggregate` then turns these losses into one number. If `beta` is 0, "
+    "`ref_logps` is None. If `old_logps` is None, the policy itself has just sampled: the old values are those of "
+    "`logps`. Old values are always **constants**. Masked positions may hold anything. You may call `token_ratios`, "
     "`clipped_objective`, `k3` and `aggregate`: the cell above defines them. `check` compares the loss (part 1) and "
     "its gradient with respect to `logps` (part 2).",
     minutes=20,

@@ -1035,8 +1035,9 @@ ZEROS = Exercise(
     "The row is '7+7=14', six tokens; the model reads the first five and should predict the last five. Its vocabulary "
     "has 64 tokens. Answer with four numbers, in a tuple `(a, b, c, d)`. In the *untied* model, how many of the 64 "
     "rows of `embedding.weight` get a gradient of exactly 0 (a), and how many of the 64 rows of `lm_head.weight` (b)? "
-    "In the *tied* model, as it is shipped, how many rows of `embedding.weight` (c)? And if the model reads a single "
-    "token, '7', how many of the 16,384 numbers of `layers.0.self_attn.q_proj.weight` (d)?",
+    "In the *tied* model, as it is shipped, how many rows of `embedding.weight` do so (c)? And if the model reads a "
+    "single token, '7', how many of the 16,384 numbers of `layers.0.self_attn.q_proj.weight` get a gradient of "
+    "exactly 0 (d)?",
     minutes=8,
     difficulty=2,
     solution=(60, 0, 0, 16384),

@@ -1,4 +1,4 @@
-"""Adapters that make a learner's functions parts of an MLX program, whatever library they use."""
+"""Adapters that make a reader's functions parts of an MLX program, whatever library they use."""
 
 from __future__ import annotations
 

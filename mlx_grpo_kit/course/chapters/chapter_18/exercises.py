@@ -337,7 +337,7 @@ TEACH = Exercise(
     "Write `rows_that_teach(rewards, group_size)`. `rewards` is a list of numbers, group after group. Return the "
     "indices, in order, of all rows of those groups whose rewards are not all equal: the others have advantages of "
     "exactly 0, and no gradient. Return whole groups only. If no group teaches, the list is empty. Rewards may be any "
-    "numbers, even three times 0.1.",
+    "numbers, for example 0.1, 0.1 and 0.1.",
     minutes=6,
     difficulty=1,
     solution=rows_that_teach,
@@ -439,8 +439,8 @@ TEACH = Exercise(
     run=lambda function, rewards, size: _plain(function(rewards, size)),
     explain=(
         "DAPO (Yu and others, 2025) calls this dynamic sampling, and also draws new groups to replace the ones it "
-        "leaves out. Only leaving them out saves work; and if the loss divides by the number of tokens, the remaining "
-        "rows get larger steps."
+        "leaves out. If you only leave them out, you save work; and if the loss divides by the number of tokens, the "
+        "remaining rows get larger steps."
     ),
 )
 
@@ -511,7 +511,7 @@ LEARN = Exercise(
     "`params` have drawn. `logps_of(params)` gives the log-probabilities that a policy has for these tokens; "
     "`loss_of(logps, old_logps)` is the loss, and `old_logps` are the log-probabilities **when the tokens were "
     "drawn**; `update(params, grads)` returns new parameters. Each update uses the gradient at the newest parameters. "
-    "Return a tuple: the parameters at the end, and the list of the losses, one before each update.",
+    "Return a tuple: the parameters at the end, and the list of the losses, each computed just before its update.",
     minutes=15,
     difficulty=3,
     solution=learn,
@@ -606,9 +606,9 @@ RATE = Exercise(
     "18.5",
     "How far to step",
     "Write `learning_rate(step, max_steps, peak, warmup_steps)` for `step` from 0 to `max_steps` - 1. In the first "
-    "`warmup_steps` steps it rises evenly: with 3 of them it is 1/4, 2/4 and 3/4 of `peak`. Then comes `peak` itself, "
-    "and from there it falls evenly, so that it would be 0 at step `max_steps`, which is no longer taken. "
-    "`warmup_steps` is smaller than `max_steps` and may be 0.",
+    "`warmup_steps` steps the rate rises evenly: with 3 warm-up steps it is 1/4, 2/4 and 3/4 of `peak`. The next step "
+    "has the whole `peak`. From there the rate falls evenly, so that it would reach 0 at step `max_steps`; but the "
+    "run ends before that step. `warmup_steps` is smaller than `max_steps` and may be 0.",
     minutes=6,
     difficulty=1,
     solution=learning_rate,
@@ -650,14 +650,14 @@ RATE = Exercise(
             "falls from the beginning",
             "- return peak * (max_steps - step) / (max_steps - warmup_steps)",
             "+ return peak * (max_steps - step) / max_steps",
-            message="After the warm-up it does not begin at the peak.",
+            message="After the warm-up the rate does not begin at the peak.",
             hint=3,
         ),
         Slip(
             "0 in the last step",
             "- return peak * (max_steps - step) / (max_steps - warmup_steps)",
             "+ return peak * (max_steps - 1 - step) / (max_steps - warmup_steps)",
-            message="It falls one step too early: the rate would be 0 at step `max_steps`, which is not taken.",
+            message="The rate reaches 0 one step too early. It should be 0 at step `max_steps`, which is not taken.",
             hint=3,
         ),
         Slip(
@@ -728,8 +728,8 @@ ACCURACY = Exercise(
     "Write `accuracy(task, write, num_problems, batch_size)`: the share, from 0 to 1, that the policy solves of "
     "`num_problems` problems **that training never sees**. `task.held_out(n)` returns the first `n` of these "
     "problems; each has a `.prompt`. `write(prompts)` returns the policy's answers to a list of prompts, as texts; "
-    "more than `batch_size` at once do not fit into memory. `task.is_correct(problem, answer)` says whether an answer "
-    "is right.",
+    "more than `batch_size` prompts at once do not fit into memory. `task.is_correct(problem, answer)` says whether "
+    "an answer is right.",
     minutes=8,
     difficulty=1,
     solution=accuracy,
@@ -749,8 +749,8 @@ ACCURACY = Exercise(
         Mistake(
             "mean of the parts' means",
             _mean_of_means,
-            "That is the mean of the parts' shares. A problem in a smaller last part counts more than the others in "
-            "it.",
+            "That is the mean of the parts' shares. A problem in a smaller last part then counts more than the other "
+            "problems.",
             2,
         ),
         *slips(
@@ -840,13 +840,18 @@ STEP = Exercise(
     "18.7",
     "A step of GRPO",
     "Write `grpo_step(parts, params, step)`. `parts` contains the functions of this chapter, with their settings "
-    "filled in: `parts.questions(step)`, a list with every group in a row; `parts.write(params, questions, step)`, an "
-    "answer to each; `parts.reward(questions, answers)`, a list of numbers; `parts.advantages(rewards)`, one for each "
-    "row, from the rewards of the whole batch; `parts.rows_that_teach(rewards)`, a list of indices; and "
-    "`parts.learn(params, questions, answers, advantages)`, which returns new parameters and expects only the rows "
-    "that teach. It cannot learn from an empty batch: then the parameters stay as they are. Return a tuple: the "
-    'parameters, and a dictionary with `"reward"`, the mean reward of *all* answers, and `"teaching"`, the share of '
-    "rows that teach.",
+    "filled in:\n"
+    "\n"
+    "- `parts.questions(step)`: a list with every group in a row\n"
+    "- `parts.write(params, questions, step)`: an answer to each question\n"
+    "- `parts.reward(questions, answers)`: a list of numbers\n"
+    "- `parts.advantages(rewards)`: one for each row, from the rewards of the whole batch\n"
+    "- `parts.rows_that_teach(rewards)`: a list of indices\n"
+    "- `parts.learn(params, questions, answers, advantages)`: new parameters. It expects only the rows that teach.\n"
+    "\n"
+    "`parts.learn` cannot learn from an empty batch: if no row teaches, the parameters stay as they are. Return a "
+    'tuple: the parameters, and a dictionary with `"reward"`, the mean reward of *all* answers, and `"teaching"`, '
+    "the share of rows that teach.",
     minutes=15,
     difficulty=2,
     solution=grpo_step,
@@ -1065,7 +1070,7 @@ LOOP = Exercise(
             Slip(
                 "never counted",
                 '- state["step"] += 1',
-                message="The steps are not counted, so it never ends.",
+                message="The steps are not counted, so the loop never ends.",
                 hint=3,
             ),
         ),

@@ -319,7 +319,7 @@ SEQUENCE_RATIO = Exercise(
             "the other way round",
             "- log_ratio = (logps - old_logps) * mask",
             "+ log_ratio = (old_logps - logps) * mask",
-            message="The ratio is now divided by then: a token that became likelier has a ratio above 1.",
+            message="Your ratio is upside down: a token that became likelier has a ratio above 1.",
             hint=2,
         ),
     ),

@@ -27,7 +27,7 @@ PROBLEMS = 512
 "The number of held-out problems for measuring accuracy."
 
 WINDOW = 6
-"The number of updates whose mean reward is one point of a curve."
+"The number of updates that are averaged into one point of a curve."
 
 REGIMES: dict[str, tuple[dict[str, Any], int, tuple[str, ...]]] = {
     "one update from each batch": (
@@ -42,7 +42,7 @@ REGIMES: dict[str, tuple[dict[str, Any], int, tuple[str, ...]]] = {
         ("dapo", "grpo", "two-sided clip", "gspo", "luspo", "cispo", "sapo", "vespo", "reinforce", "rloo"),
     ),
 }  # fmt: skip
-"Settings, steps, and the variants that differ with them: with one update every ratio is 1."
+"Settings, steps, and the variants that differ under these settings. With one update every ratio is 1."
 
 
 def run(name: str, seed: int, num_iterations: int, steps: int) -> dict[str, Any]:

@@ -307,9 +307,9 @@ MASK = Exercise(
     "20.2",
     "Four rows for a mask",
     "Write `mask_is_right(mask)`. `mask(ids, end)` takes completions [B, T], padded with the end token, and returns 1 "
-    "or True for every token up to the first end token, including that one, and 0 or False after it. A completion "
-    "that never ends counts completely. Choose rows that expose every wrong mask that you can think of. Return True "
-    "or False.",
+    "or True for every token up to the first end token, including that one, and 0 or False after it. If a completion "
+    "has no end token, all of its tokens count. Choose rows that expose every wrong mask that you can think of. "
+    "Return True or False.",
     minutes=10,
     difficulty=2,
     solution=mask_is_right,
@@ -379,7 +379,10 @@ MASK = Exercise(
             "- right = mx.array([[1, 1, 1, 0], [1, 1, 1, 1], [1, 0, 0, 0], [1, 1, 0, 0]])",
             "+ ids = mx.array([[5, 6, 1, 1], [5, 6, 7, 8], [1, 1, 1, 1]])",
             "+ right = mx.array([[1, 1, 1, 0], [1, 1, 1, 1], [1, 0, 0, 0]])",
-            message="After the end your rows have only padding. Put a token there, and another end token after that.",
+            message=(
+                "After the end token your rows contain only padding. Put a token there, and another end token after "
+                "that."
+            ),
             hint=3,
         ),
         Slip(
@@ -542,8 +545,8 @@ ADVANTAGES = Exercise(
     ),
     explain=(
         "No curve shows n instead of n - 1: for groups of eight it makes all advantages 7% larger, and the optimizer "
-        "removes that factor. It matters when you compare with somebody else's program. Groups across prompts matter "
-        "at once."
+        "removes that factor. It matters when you compare with somebody else's program. Groups that mix prompts do "
+        "harm at once."
     ),
 )
 
@@ -1362,9 +1365,9 @@ RUN_5 = _mystery(
         "from the mean, divided by the deviation. Which numbers would F, G and H give?",
         "Half of the group is right: the mean is 0.5 and the standard deviation 0.535. Dividing by n, it would be 0.5.",
     ),
-    "The advantages belong to the group and to n - 1: this is neither F nor G nor H. M would show in the gradient "
-    "norm. So nothing is wrong that you can see here. Curves can accuse a run; to acquit it took the table, and a "
-    "test is better still.",
+    "The advantages are those of the group, with n - 1: this is neither F nor G nor H. M would show in the gradient "
+    "norm. So nothing is wrong that you can see here. Curves can accuse a run. To acquit this one we needed the "
+    "table, and a test is better still.",
     F=(
         "With F, a group that is half right has a standard deviation of 0.5, and advantages of 1 and -1. What does the "
         "table show?"
@@ -1374,6 +1377,6 @@ RUN_5 = _mystery(
         "advantages of two sizes. Which do they get?"
     ),
     H="With H, answers to the same prompt with the same reward have different advantages. Is that so here?",
-    B="In B, scored minus sampled leaves 0. Here it stays at 0.",
+    B="In B, scored minus sampled is clearly above 0 at first. Here it stays at 0.",
     M="In M, the gradient norm is 1.5 times that of the healthy run, from the first step on. Here it is not.",
 )

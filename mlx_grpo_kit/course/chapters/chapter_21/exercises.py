@@ -43,8 +43,8 @@ BYTES = Exercise(
     hints=(
         "(b) counts four numbers of 4 bytes for each parameter: the parameter itself, its gradient, and the two "
         "running means of AdamW (of the gradient, and of its square).",
-        "(c) A copy is added: 2 bytes per parameter. Nothing is removed for it. (d) There is one logit for each "
-        "token of the vocabulary, at each of 8 * 250 positions.",
+        "(c) A copy is added: 2 bytes per parameter. It replaces nothing. (d) There is one logit for each token of "
+        "the vocabulary, at each of 8 * 250 positions.",
     ),
     mistakes=(
         Mistake(
@@ -100,8 +100,10 @@ BYTES = Exercise(
             2,
         ),
     ),
-    explain="(d) is half as large as the whole model, for a table of which we read one number in each row. And a "
-    "backward pass holds several such tables.",
+    explain=(
+        "(d) is half as large as the whole model, and we read only one number in each row of this table. And a "
+        "backward pass holds several such tables."
+    ),
 )
 
 
@@ -737,8 +739,8 @@ CHUNKED = Exercise(
                 "+ for start in range(len(weight)):",
                 "+     logits = hidden @ weight[start : start + 1].T",
                 message=(
-                    "That is not `chunk` rows at a time: `chunk` rows are one matrix product, and one row at a time "
-                    "is a loop over the whole vocabulary."
+                    "You did not take `chunk` rows at a time. `chunk` rows need one matrix product; single rows need a "
+                    "loop over the whole vocabulary."
                 ),
             ),
             Slip(
@@ -928,8 +930,8 @@ WAY_BACK = Exercise(
                 "+ for start in range(len(weight)):",
                 "+     rows = weight[start : start + 1]",
                 message=(
-                    "That is not `chunk` rows at a time: `chunk` rows are one matrix product, and one row at a time "
-                    "is a loop over the whole vocabulary."
+                    "You did not take `chunk` rows at a time. `chunk` rows need one matrix product; single rows need a "
+                    "loop over the whole vocabulary."
                 ),
                 hint=2,
             ),

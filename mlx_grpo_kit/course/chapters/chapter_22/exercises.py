@@ -662,7 +662,7 @@ POISON = Exercise(
     difficulty=1,
     solution=outcomes,
     hints=(
-        "Store the first message in a variable that is None as long as all goes well.",
+        "Store the first message in a variable that is None as long as nothing has failed.",
         'At the top of the loop: if `first is not None`, append `("refused", first)` and `continue`.',
         "Do not write `if first:`, because a message may be empty.",
     ),
@@ -744,13 +744,15 @@ POISON = Exercise(
 ORDER = Exercise(
     "22.7",
     "An order that loses nothing",
-    "A checkpoint of step 100 exists, and you want to replace it by another one of step 100. The machine may lose "
+    "A checkpoint of step 100 exists, and you want to replace it with another one of step 100. The machine may lose "
     "power after any of these five actions, or in the middle of one. In which order do you have to do them, so that "
     "at every moment there is a whole checkpoint, and a folder called `step_0100` is always whole? Answer with the "
-    'five letters, such as `"ABCDE"`.\n\nA: give the new folder the name `step_0100` (the same action moves the old '
-    "one aside).  B: write the weights and the optimizer's state into a new folder next to the old one.  C: wait "
-    "until everything in the new folder is on the disk (`fsync`).  D: write `metadata.json`, with the hash of every "
-    "file, into the new folder.  E: delete the old folder.",
+    'five letters, such as `"ABCDE"`.\n'
+    "\n"
+    "A: give the new folder the name `step_0100` (the same action moves the old one aside).  B: write the weights and "
+    "the optimizer's state into a new folder next to the old one.  C: wait until everything in the new folder is on "
+    "the disk (`fsync`).  D: write `metadata.json`, with the hash of every file, into the new folder.  E: delete the "
+    "old folder.",
     minutes=5,
     difficulty=2,
     solution="BDCAE",

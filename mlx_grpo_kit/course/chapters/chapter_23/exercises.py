@@ -195,7 +195,7 @@ CUT_AT_END = Exercise(
         Mistake(
             "only the first end",
             _first_end_only,
-            "Any of the ends ends a text. A program that looks for only one of Qwen3's two ends writes on after the "
+            "Any of the ends ends a text. A program that looks for only one of Qwen3's two ends continues after the "
             "other.",
             1,
         ),

@@ -57,11 +57,11 @@ SAMPLE = Judged(
     "24.1",
     "A sampler",
     "Write `sample(config, params, prompts, ends, max_new_tokens, seed)`. `prompts` is a list of lists of token ids, "
-    "of different lengths. Return a list with a completion for each prompt, itself a list of token ids, drawn from the "
-    "model at temperature 1. A completion stops with the first token that is in `ends` and keeps it, or after "
-    "`max_new_tokens` tokens. Equal seeds draw the same, and different seeds draw something else. The check draws a "
-    "few thousand completions from a very small model and compares their frequencies with the probabilities that the "
-    "forward pass gives.",
+    "of different lengths. Return a list with a completion for each prompt: a list of token ids, drawn from the model "
+    "at temperature 1. A completion ends with the first token that is in `ends`, which it keeps, or after "
+    "`max_new_tokens` tokens. Equal seeds draw the same completions, and different seeds draw different ones. The "
+    "check draws a few thousand completions from a very small model and compares their frequencies with the "
+    "probabilities that the forward pass gives.",
     minutes=25,
     difficulty=2,
     solution=sample,
@@ -275,7 +275,7 @@ def _score(function, weights, prompts, completions):
     logps, mask = result
     if logps.shape != right_mask.shape or mask.shape != right_mask.shape:
         shapes = f"arrays of shapes {logps.shape} and {mask.shape}"
-        wanted = f"{right_mask.shape} were expected, twice: {rows} rows, {longest} places for completion tokens"
+        wanted = f"two of shape {right_mask.shape} were expected: {rows} rows, {longest} places for completion tokens"
         return small.Misfit(f"{shapes}, where {wanted}")
     if np.array_equal(np.array(logps, dtype=float), right_mask):
         return small.Misfit("the mask first, where (log-probabilities, mask) was expected")
@@ -335,8 +335,8 @@ LOGPS = Judged(
         "The logits in column P - 1 predict the token in column P. So the T columns that you need are "
         "`logits[:, P - 1 : -1]`, and the tokens that they predict are `ids[:, P:]`.",
         "`logits - mx.logsumexp(logits, axis=-1, keepdims=True)` are log-probabilities of all tokens; "
-        "`mx.take_along_axis(logps, tokens[..., None], axis=-1)[..., 0]` picks those of yours. Make the mask from the "
-        "lengths, not from the ids.",
+        "`mx.take_along_axis(logps, tokens[..., None], axis=-1)[..., 0]` picks the values of your tokens. Make the "
+        "mask from the lengths, not from the ids.",
     ),
     cases=(
         (Weights(0), [[2, 3], [4], [5, 2, 3, 3]], [[3, 1], [2, 0, 5], [1]]),
@@ -517,11 +517,11 @@ def _draw_rewards(rng):
 ADVANTAGES = Exercise(
     "24.3",
     "Advantages",
-    "Write `advantages(rewards, group_size)`. `rewards` is a list of numbers; the answers to one question are next to "
-    "each other, `group_size` of them. Return one number per answer, by a rule of your own that has these properties. "
-    "An answer above the mean reward of its group gets a positive number, and one below the mean a negative number. In "
-    "a group a better answer never gets a smaller number. In a group of equal rewards all numbers are 0. Other groups "
-    "have no influence.",
+    "Write `advantages(rewards, group_size)`. `rewards` is a list of numbers, in which the rewards of the "
+    "`group_size` answers to one question are next to each other. Return one number per answer, by a rule of your own "
+    "that has these properties. An answer above the mean reward of its group gets a positive number, and one below "
+    "the mean a negative number. In a group a better answer never gets a smaller number. In a group of equal rewards "
+    "all numbers are 0. Other groups have no influence.",
     minutes=6,
     difficulty=1,
     solution=advantages,
@@ -569,8 +569,8 @@ ADVANTAGES = Exercise(
             "+ found[:] = above / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)",
             "+ return found.reshape(-1).tolist()",
             message=(
-                "Rewards may be whole numbers, and an array made of them, or like it, drops every fraction: "
-                "`np.array(rewards, dtype=float)`."
+                "Rewards may be whole numbers. An array made from them, or shaped like them, then drops every "
+                "fraction: use `np.array(rewards, dtype=float)`."
             ),
         ),
         Slip(
@@ -728,8 +728,8 @@ GRADIENT = Exercise(
     "respect to `params`, for completions that these `params` have just drawn. `advantages` is a list of B numbers. "
     "Return a dictionary with an array for each name in `params`, to be used for gradient *descent*. The check takes "
     "batches of the small model and one of the shipped model, and compares every number with the kit's gradient "
-    "(`mlx_grpo_kit.grpo.minimal.gradient`, which is tested to be the trainer's). One batch is a part of a larger one: "
-    "its advantages do not add up to 0.",
+    "(`mlx_grpo_kit.grpo.minimal.gradient`, which tests compare with the trainer's). One batch is a part of a larger "
+    "one: its advantages do not add up to 0.",
     minutes=15,
     difficulty=2,
     solution=gradient,
@@ -802,7 +802,7 @@ GRADIENT = Exercise(
                 "padding counts",
                 "- return -(ratio * advantages * mask).sum() / mask.sum()",
                 "+ return -(ratio * advantages).mean()",
-                message="Padded places are in the mean. Multiply by the mask, and divide by the number of tokens.",
+                message="Padded places count in your mean. Multiply by the mask, and divide by the number of tokens.",
                 hint=3,
             ),
             Slip(
@@ -842,7 +842,7 @@ GRADIENT = Exercise(
         ),
     ),
     run=_differentiate,
-    explain="Every number of it is the kit's, and the kit's is TRL's.",
+    explain="Every number equals the kit's, and the kit's equals TRL's.",
 )
 
 
@@ -977,7 +977,7 @@ TRAIN = Judged(
                 "the seed ignored",
                 "- rng = np.random.default_rng(seed)",
                 "+ rng = np.random.default_rng(0)",
-                message="Another seed should be another run, with other problems and other draws.",
+                message="Another seed should give another run, with other problems and other draws.",
                 hint=4,
             ),
         ),

@@ -106,7 +106,7 @@ class Wish:
         return self.words
 
     def draw(self, sample: Callable[..., Any], copies: int, seed: int) -> Any:
-        """Completions from a learner's sampler as lists of whole numbers, or words for what they are instead.
+        """Completions from a reader's sampler as lists of whole numbers, or words for what they are instead.
 
         Short and long prompts alternate, so that completions in another order show.
         """
@@ -153,7 +153,7 @@ def _probabilities(seed: int, prompt: tuple, ends: tuple, longest: int) -> dict[
 
 
 def draw_and_judge(sample: Callable[..., Any], wish: Wish) -> Any:
-    """Draw thousands of completions with a learner's sampler, and say in words how they compare with the model's."""
+    """Draw thousands of completions with a reader's sampler, and say in words how they compare with the model's."""
     few = [wish.draw(sample, 20, seed) for seed in (3, 3, 4)]
     for each in few:
         if each is None or isinstance(each, Told):

@@ -121,7 +121,7 @@ def held_out_accuracy(
 
 
 def train_and_judge(train: Callable[..., Any], stage: Stage, tell: Callable[[str], Any] = print) -> Any:
-    """Run a learner's loop for some steps, or until it passes the exam, and say in words how it went.
+    """Run a reader's loop for some steps, or until it passes the exam, and say in words how it went.
 
     Args:
         train: the loop.
@@ -198,7 +198,7 @@ def _two_minutes(train: Callable[..., Any], tell: Callable[[str], Any]) -> Told:
         if accuracy > WANTED:
             if (mean := held_out_accuracy(params, draws=3)) > WANTED:
                 return LEARNS
-            tell(f"           two more exams: {mean:.1%} in the mean of all three, so it goes on")
+            tell(f"           two more exams: {mean:.1%} is the mean of all three, so the run continues")
         if accuracy < 0.6 * before:
             return FALLS
     return Told(f"{held_out_accuracy(params):.1%} of the held-out sums after {steps} steps and {spent:.0f} seconds")

@@ -81,7 +81,7 @@ WRITE_CALL = Exercise(
             "arguments as a text",
             '- call = {"name": name, "arguments": arguments}',
             '+ call = {"name": name, "arguments": json.dumps(arguments)}',
-            message="The arguments are a text inside of the JSON here. They are an object: pass the dict as it is.",
+            message="Here the arguments are a text inside the JSON. They are an object: pass the dict as it is.",
             hint=2,
         ),
         Slip(
@@ -139,17 +139,17 @@ READ_CALLS = Exercise(
     "Read calls strictly",
     "Write `read_calls(text)`. A call begins with `<tool_call>` and ends at the next `</tool_call>`. Return a list "
     "with one entry for each call, in order: `(name, arguments)` if the text between the two is a JSON object with a "
-    'string `"name"` and an object `"arguments"`; without the key `"arguments"` the arguments are `{}`. Otherwise the '
-    "entry is None. A `<tool_call>` without a `</tool_call>` after it is None too, and ends the list. Text outside of "
-    "calls does not matter. Any text may come: never raise, and never run it.",
+    'string `"name"` and an object `"arguments"`; without the key `"arguments"` the arguments are `{}`. '
+    "Otherwise the entry is None. A `<tool_call>` without a `</tool_call>` after it is None too, and ends the list. "
+    "Text outside calls does not matter. The text may be anything: never raise an error, and never run it.",
     minutes=12,
     difficulty=2,
     solution=read_calls,
     hints=(
         'Walk through the text: `_, _, text = text.partition("<tool_call>")`, then '
         '`inside, closed, text = text.partition("</tool_call>")`. `closed` is empty if there was no end.',
-        "`json.loads(inside)` raises ValueError for what is no JSON, and RecursionError for 100,000 brackets. Catch "
-        "both.",
+        "`json.loads(inside)` raises ValueError for a text that is not JSON, and RecursionError for 100,000 brackets. "
+        "Catch both.",
         'JSON may be a list or a number, `"name"` may be missing or a number, `"arguments"` may be a text. '
         "`isinstance` answers all of these.",
     ),
@@ -185,7 +185,7 @@ READ_CALLS = Exercise(
         Mistake(
             "bad calls left out",
             lambda text: [call for call in read_calls(text) if call is not None],
-            "A call that cannot be read is left out. It has to be in the list as None: the model must be told of it.",
+            "A call that cannot be read is left out. It has to be in the list as None: the model has to see an error.",
             1,
         ),
         *slips(
@@ -194,21 +194,21 @@ READ_CALLS = Exercise(
                 "no recursion",
                 "- except (ValueError, RecursionError):",
                 "+ except ValueError:",
-                message="A hundred thousand brackets raise a RecursionError, which is no ValueError.",
+                message="A hundred thousand brackets raise a RecursionError, which is not a ValueError.",
                 hint=2,
             ),
             Slip(
                 "not caught",
                 "- except (ValueError, RecursionError):",
                 "+ except KeyError:",
-                message="`json.loads` raises for what is no JSON. Catch that: the entry is None.",
+                message="`json.loads` raises an error for a text that is not JSON. Catch that: the entry is None.",
                 hint=2,
             ),
             Slip(
                 "not closed counts",
                 "- if closed:",
                 "+ if True:",
-                message="A `<tool_call>` without its `</tool_call>` is no call: it may have been cut off.",
+                message="A `<tool_call>` without its `</tool_call>` is not a call: it may have been cut off.",
                 hint=1,
             ),
             Slip(
@@ -222,7 +222,7 @@ READ_CALLS = Exercise(
                 "any arguments",
                 '- calls.append((call["name"], arguments) if isinstance(arguments, dict) else None)',
                 '+ calls.append((call["name"], arguments))',
-                message='`"arguments"` that are a text or null got through. They have to be an object.',
+                message='A text or null got through as `"arguments"`. They have to be an object.',
                 hint=3,
             ),
             Slip(
@@ -249,7 +249,7 @@ READ_CALLS = Exercise(
 
 
 def run_call(tools, call):
-    """(text, failed): what the model is told of a call."""
+    """(text, failed): what the model reads after a call."""
     try:
         name, arguments = call
         text, failed = str(tools[name](**arguments)), False
@@ -325,18 +325,18 @@ def _run_any(tools, call):
 RUN_CALL = Exercise(
     "25.3",
     "Make the call",
-    "Write `run_call(tools, call)`. `tools` is a dict of functions by name, and `call` is an entry of `read_calls`: "
-    "`(name, arguments)` or None. Call the function with the arguments by name, and return `(text, False)`, the result "
-    "as a text by `str`. If anything goes wrong (None, an unknown name, wrong arguments, a function that raises an "
-    "Exception), return `(text, True)` with any text that is not empty. Neither text may look like a control token of "
-    "the model: write `< |` instead of every `<|`.",
+    "Write `run_call(tools, call)`. `tools` is a dict of functions by name, and `call` is an entry of the list that "
+    "`read_calls` returns: `(name, arguments)` or None. Call the function with the arguments by name, and return "
+    "`(text, False)`, where the text is `str(result)`. If anything goes wrong (None, an unknown name, wrong "
+    "arguments, a function that raises an Exception), return `(text, True)` with any text that is not empty. Neither "
+    "text may look like a control token of the model: write `< |` instead of every `<|`.",
     minutes=8,
     difficulty=2,
     solution=run_call,
     hints=(
         "One `try` around everything: `name, arguments = call` fails for None, `tools[name]` for an unknown name, and "
         "`tools[name](**arguments)` for wrong arguments. `except Exception` catches all of them.",
-        'Turn the result into a text inside of the `try` too. At the end `text.replace("<|", "< |")`, for errors as '
+        'Turn the result into a text inside the `try` too. At the end `text.replace("<|", "< |")`, for errors as '
         "well: they repeat what the policy wrote.",
     ),
     cases=(
@@ -363,7 +363,7 @@ RUN_CALL = Exercise(
         Mistake(
             "any function of Python",
             _run_any,
-            "The call reached a function that is no tool. Only names in `tools` may be called.",
+            "The call reached a function that is not a tool. Only names in `tools` may be called.",
             1,
         ),
         *slips(
@@ -465,11 +465,11 @@ _BROKEN = _block('{"name": "add", "arguments": {"a": 2')
 CONVERSE = Exercise(
     "25.4",
     "The loop",
-    "Write `converse(write, tools, question, most_turns)`. `write(messages)` is the model: it gets the messages so far "
-    'and returns the text of its next turn. Begin with `{"role": "user", "content": question}`. Then, at most '
-    "`most_turns` times: let the model write and add its turn with the role `assistant`; if the turn has calls, add "
-    "one message with the role `tool` for each, with the text of `run_call` as its content, and go on. Stop after a "
-    "turn without calls. The calls of the last turn that is allowed are not made. Return the list of messages.",
+    "Write `converse(write, tools, question, most_turns)`. `write(messages)` is the model: it gets the messages so "
+    'far and returns the text of its next turn. Begin with `{"role": "user", "content": question}`. Then, at '
+    "most `most_turns` times: let the model write and add its turn with the role `assistant`; if the turn has calls, "
+    "add one message with the role `tool` for each, with the text of `run_call` as its content, and continue. Stop "
+    "after a turn without calls. Do not make the calls of the last turn that is allowed. Return the list of messages.",
     minutes=10,
     difficulty=2,
     solution=converse,
@@ -666,11 +666,12 @@ def _any_rollout(rng):
 JOIN = Exercise(
     "25.6",
     "The mask",
-    "Write `join(turns, results, limit)`. `turns` has the token ids of each turn that the policy drew, `results` those "
-    "of the results between them: `results[0]` comes after `turns[0]`, and so on; there may be as many results as "
-    "turns, or one fewer. Return `(ids, mask)`, two lists of the same length: all tokens in order, and 1 for each "
-    "token that the policy drew, 0 for the others. A completion has at most `limit` tokens. A result that would pass "
-    "the limit is left out as a whole, and the completion ends there; a turn that passes the limit is cut.",
+    "Write `join(turns, results, limit)`. `turns` has the token ids of each turn that the policy drew, and `results` "
+    "has the token ids of each result between them: `results[0]` comes after `turns[0]`, and so on; there may be as "
+    "many results as turns, or one fewer. Return `(ids, mask)`, two lists of the same length: all tokens in order, "
+    "and 1 for each token that the policy drew, 0 for the others. A completion has at most `limit` tokens. A result "
+    "that would pass the limit is left out as a whole, and the completion ends there; a turn that passes the limit is "
+    "cut.",
     minutes=10,
     difficulty=2,
     solution=join,
@@ -779,8 +780,8 @@ MASKED_LOSS = Exercise(
     "The loss with a mask",
     "Write `masked_loss(logps, advantages, mask)`: minus the mean of log-probability times advantage over all tokens "
     "of the batch that the policy drew. `logps` is an array [B, T], `advantages` [B], one number for each completion, "
-    "and `mask` [B, T] is True where the policy drew the token. At the other places `logps` holds anything, even NaN "
-    "or minus infinity. If no token counts, the loss is 0.0. Return a number.",
+    "and `mask` [B, T] is True where the policy drew the token. At the other places `logps` may hold anything, even "
+    "NaN or minus infinity. If no token counts, the loss is 0.0. Return a number.",
     minutes=8,
     difficulty=2,
     solution=masked_loss,
@@ -884,8 +885,8 @@ CREDIT = Exercise(
     "Credit over turns",
     "Write `credit(mask, turn_rewards, gamma)` for one completion. `mask` has 1 for each token that the policy drew "
     "and 0 for the tokens of results; each unbroken run of ones is a turn, and `turn_rewards` has one reward for each "
-    "turn. Return a list with one number per token: for a token of turn k the sum of `gamma**(j - k) * "
-    "turn_rewards[j]` over this turn and all later ones, j = k, k + 1, and so on; for a token of a result 0.0.",
+    "turn. Return a list with one number per token. A token of turn k gets the sum of `gamma**(j - k) * "
+    "turn_rewards[j]` over this turn and all later ones (j = k, k + 1, and so on). A token of a result gets 0.0.",
     minutes=12,
     difficulty=3,
     solution=credit,
@@ -1017,10 +1018,11 @@ LOCK = Exercise(
     "25.9",
     "An environment",
     "Write a class `Lock`. `reset(self, code, **row)` locks it with `code`, a text of digits; it may be called again "
-    'for the next game. `try_code(self, code: str) -> str` is the tool: it returns `"2 right"` if two digits are right '
-    "and at the right place, and so on; the lock is open once all are. A code of another length, or with anything but "
-    "digits, raises ValueError and does not count as a try. `get_reward(self)` returns 1 if the lock was opened and "
-    "had one try, a tenth less for each further try but not less than 0, and 0 for a lock that is not open.",
+    'for the next game. `try_code(self, code: str) -> str` is the tool: it returns `"2 right"` if two digits are '
+    "right and at the right place, and so on; the lock is open once all are. A code of another length, or with "
+    "anything but digits, raises ValueError and does not count as a try. `get_reward(self)` returns 0 for a lock that "
+    "is not open. For an open lock it returns 1 if there was one try, and a tenth less for each further try, but not "
+    "less than 0.",
     minutes=15,
     difficulty=2,
     solution=Lock,
@@ -1049,13 +1051,13 @@ LOCK = Exercise(
             "tries go on",
             "- self.code, self.tries, self.is_open = code, 0, False",
             '+ self.code, self.tries, self.is_open = code, getattr(self, "tries", 0), False',
-            message="The tries of the last game still count: `reset` has to begin anew.",
+            message="The tries of the last game still count: `reset` has to start from nothing.",
         ),
         Slip(
             "stays open",
             "- self.code, self.tries, self.is_open = code, 0, False",
             '+ self.code, self.tries, self.is_open = code, 0, getattr(self, "is_open", False)',
-            message="A lock that was open in the last game is still open: `reset` has to begin anew.",
+            message="A lock that was open in the last game is still open: `reset` has to close it.",
         ),
         Slip(
             "refused codes count",
@@ -1127,10 +1129,10 @@ def fewest_questions(n):
 FEWEST = Exercise(
     "25.10",
     "The best player",
-    "Write `fewest_questions(n)`. A number from 1 to `n` is hidden, each with the same chance. You guess, and hear "
-    "*right*, *higher* or *lower*, until the guess is right. Return the mean number of guesses of the best player, as "
-    "a float. (The right guess counts too: for n = 1 it is 1.0, and for n = 3 it is 5/3, since 2 is found with the "
-    "first guess and 1 and 3 with the second.)",
+    "Write `fewest_questions(n)`. A number from 1 to `n` is hidden, each with the same chance. You guess, and the "
+    "answer is *right*, *higher* or *lower*, until the guess is right. Return the mean number of guesses of the best "
+    "player, as a float. (The right guess counts too: for n = 1 it is 1.0, and for n = 3 it is 5/3, since 2 is found "
+    "with the first guess and 1 and 3 with the second.)",
     minutes=10,
     difficulty=3,
     solution=fewest_questions,
@@ -1141,11 +1143,11 @@ FEWEST = Exercise(
     ),
     cases=tuple((n,) for n in (1, 2, 3, 4, 5, 7, 8, 15, 16, 31, 100)),
     mistakes=(
-        Mistake("the logarithm", lambda n: math.log2(n), "log2(n) is no whole game: the right guess counts too.", 2),
+        Mistake("the logarithm", lambda n: math.log2(n), "log2(n) is not a whole game: the right guess counts too.", 2),
         Mistake(
             "the longest game",
             lambda n: float(math.ceil(math.log2(n + 1))),
-            "That is the longest game of the best player. The mean is asked for.",
+            "That is the longest game of the best player. Return the mean.",
             2,
         ),
         Mistake(
@@ -1205,11 +1207,11 @@ def _any_messages(rng):
 FAIR_REWARD = Exercise(
     "25.11",
     "A reward that cannot be milked",
-    'Write `fair_reward(messages, answer)`. `messages` are the turns of a completion: dicts with `"role"` (`assistant` '
-    'or `tool`) and `"content"`; a turn with calls also has a list `"tool_calls"`. The reward is 0.0 unless the last '
-    "message is of the role `assistant` and its content, without spaces around it, equals the text `answer`. If it is "
-    "right, the reward is 1 less a tenth for each call *after the first*, in all turns together, but not below 0. "
-    "`messages` may be empty.",
+    'Write `fair_reward(messages, answer)`. `messages` are the turns of a completion: dicts with `"role"` '
+    '(`assistant` or `tool`) and `"content"`; a turn with calls also has a list `"tool_calls"`. The reward is 0.0 '
+    "unless the last message has the role `assistant` and its content, without spaces around it, equals the text "
+    "`answer`. If it is right, the reward is 1 minus a tenth for each call *after the first* (count the calls of all "
+    "turns together), but not below 0. `messages` may be empty.",
     minutes=6,
     difficulty=1,
     solution=fair_reward,
@@ -1237,7 +1239,7 @@ FAIR_REWARD = Exercise(
             "calls are paid",
             "- return max(1.0 - 0.1 * max(calls - 1, 0), 0.0)",
             "+ return 1.0 + 0.1 * calls",
-            message="Here calls are paid. A policy will make as many as it can.",
+            message="Here calls are paid for. A policy will make as many as it can.",
         ),
         Slip(
             "the first costs",

@@ -1,0 +1,354 @@
+"""A step of GRPO as boxes and arrows, each with its name in the code, its shape, and the numbers of one completion.
+
+On the left stands what a completion has once, on the right what each of its tokens has, and below what the whole model
+has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mlx_grpo_kit.viz.chart import INK_COLORS, Chart, text
+from mlx_grpo_kit.viz.sheet import shades
+from mlx_grpo_kit.viz.style import BLUE, EDGE, FAINT, INK, NEGATIVE, ORANGE, POSITIVE, ZERO
+
+if TYPE_CHECKING:
+    from mlx_grpo_kit.course.chapters.chapter_18.data_flow import StepData
+
+WIDTH, HEIGHT = 804, 660
+LEFT, RIGHT = (10, 296), (340, 430)  # of a column: its edge, and the width of its boxes
+ROW, LABEL, CELL = 46, 182, 62  # pixels: a token box, the words in it, one of its cells
+SMALL = 13  # pixels: the smallest words, so that the picture fits a page of 560 pixels
+MOST_TOKENS, MOST_PARTS = 4, 4  # that there is room for
+OUTER, INNER = WIDTH - 10, WIDTH - 22  # the two lines at the right edge: back to the policy, and from it to logps
+MINUS, TIMES, OVER = "\N{MINUS SIGN}", "\N{MULTIPLICATION SIGN}", "\N{DIVISION SIGN}"
+
+
+def draw_data_flow(data: StepData, completion: int = 0, second: bool = False) -> tuple[Chart, str]:
+    """(chart, words): the step, with the numbers of one completion.
+
+    Args:
+        data: from `follow_step`.
+        completion: its place in the batch, from 0.
+        second: the second update of the same batch, not the first.
+
+    Raises IndexError for a completion that the batch does not have.
+    """
+    if not 0 <= completion < len(data.tokens):
+        raise IndexError(f"completion is {completion}; expected 0 to {len(data.tokens) - 1}.")
+    drawing = _Drawing(data, completion, second)
+    chart = Chart(WIDTH, HEIGHT)
+    chart.text(10, 24, f"completion {completion} in a step of GRPO, {drawing.which} update", size=15, bold=True)
+    legend = "Blue is a constant for the loss, orange has a gradient, grey goes in or comes out."
+    chart.text(10, 44, legend, size=SMALL, color="soft")
+    drawing.draw()
+    chart.add(drawing)
+    return chart, " ".join(drawing.said)
+
+
+class _Drawing:
+    """The boxes and arrows as an area of a chart, and the same in words."""
+
+    def __init__(self, data: StepData, row: int, second: bool):
+        self.data, self.row, self.second = data, row, second
+        self.update = data.updates[int(second)]
+        self.which = "second" if second else "first"
+        self.said: list[str] = []
+        self._markup: list[str] = []
+
+    def parts(self) -> list[str]:
+        return self._markup
+
+    def draw(self) -> None:
+        """Draw everything, from the prompt to the change of the parameters."""
+        data, row, batch = self.data, self.row, self.data.batch
+        num_groups, size = data.groups.shape
+        group, drawn = row // size, batch.completions
+        count, width = data.completion_mask.shape
+        per_token = f"[{count}, {width}]"
+        prompt, written = repr(drawn.problems[row].prompt), repr(drawn.texts[row])
+        self.said.append(
+            f"Completion {row} in a step of GRPO, {self.which} update of the batch: prompt {prompt}, completion "
+            f"{written}."
+        )
+
+        self._box(LEFT, 60, 48, EDGE, "prompts", f"[{num_groups}]", f"group {group} asks", _short(prompt, 40))
+        policy = "the policy after one update from this batch" if self.second else "the policy that draws this batch"
+        arrays = f"{data.num_arrays} arrays"
+        self._box(RIGHT, 60, 48, ORANGE, "policy.params", arrays, f"{data.num_parameters:,} numbers", policy)
+        self._box(LEFT, 126, 48, BLUE, "completions.texts", f"[{count}]", "decoded", _short(written, 40))
+        told = "drawn before update 1" if self.second else "drawn from this policy"
+        if (length := len(data.tokens[row])) > MOST_TOKENS:
+            told = f"the first {MOST_TOKENS} of {length}"
+        self._tokens(126, BLUE, "completion_ids", per_token, told, self._spellings())
+        self._box(LEFT, 192, 48, BLUE, "rewards", f"[{count}]", "compute_rewards", _plain(batch.rewards[row]))
+        self._group(258, group)
+        self._advantage(392, group)
+
+        self._tokens(192, BLUE, "old_logps", per_token, "of the policy that drew", self._numbers(data.old_logps))
+        now = "of the policy now"
+        self._tokens(192 + ROW, ORANGE, "logps", per_token, now, self._numbers(self.update.logps))
+        self._tokens(302, ORANGE, "ratio", per_token, f"exp(logps {MINUS} old_logps)", self._numbers(self.update.ratio))
+        self._tokens(302 + ROW, BLUE, "completion_mask", per_token, "1: a token, 0: padding", self._mask())
+        self._objective(412, per_token)
+        self._loss(476, count)
+        self._gradient(492)
+        self._change(560)
+        self._arrows()
+        self._say_tokens()
+
+    # Boxes of one completion
+
+    def _group(self, top: float, group: int) -> None:
+        rewards = self.data.groups[group]
+        num_groups, size = self.data.groups.shape
+        x, wide = self._outline(LEFT, top, 100, BLUE)
+        self._title(x, top, "groups", f"[{num_groups}, {size}]", f"rewards.reshape({num_groups}, {size})[{group}]")
+        cell = (wide - 20) / size
+        for place, reward in enumerate(rewards):
+            left = x + 10 + cell * place
+            self._markup.append(_area(left + 1, top + 30, cell - 3, 28, FAINT))
+            words = _plain(reward) if cell >= 24 else ""
+            self._write(left + cell / 2, top + 49, words, size=SMALL, anchor="middle", color=INK)
+            if place == self.row % size:
+                self._markup.append(_outline(left, top + 29, cell - 1, 30, BLUE, width=3))
+        mean, deviation = self.data.means[group], self.data.deviations[group]
+        words = f"mean {mean:.3f}, deviation {deviation:.3f}"
+        self._write(x + 10, top + 82, words, size=14)
+        listed = ", ".join(map(_plain, rewards))
+        self.said.append(f"Rewards of its group {listed}: {words}.")
+
+    def _advantage(self, top: float, group: int) -> None:
+        mean, deviation = self.data.means[group], self.data.deviations[group]
+        reward, advantage = (float(each[self.row]) for each in (self.data.batch.rewards, self.data.batch.advantages))
+        x, _ = self._outline(LEFT, top, 82, BLUE)
+        self._title(x, top, "advantages", f"[{len(self.data.tokens)}]", "compute_advantages")
+        sum_ = f"({_plain(reward)} {MINUS} {mean:.3f}) {OVER} ({deviation:.3f} + 0.0001) ="
+        self._write(x + 10, top + 44, sum_, size=14)
+        self._write(x + 10, top + 69, _signed(advantage), size=15, bold=True)
+        self.said.append(f"Its advantage {_signed(advantage)}.")
+
+    # Boxes of its tokens
+
+    def _objective(self, top: float, shape: str) -> None:
+        epsilon = self.data.args.epsilon
+        values, clipped = self.update.objective[self.row], self.update.clipped[self.row]
+        words = [f"{_decimal(value)}" for value in values]
+        below = [{1: "▲ clip", -1: "▼ clip"}.get(int(side), "") for side in clipped]
+        clipped_ratio = f"clip(r, {1 - epsilon:g}, {1 + epsilon:g})"
+        self._tokens(top, ORANGE, "objective", shape, f"min(r A, {clipped_ratio} A)", words, below=below, tints=values)
+
+    def _loss(self, top: float, count: int) -> None:
+        shares, loss = self.update.shares, self.update.loss
+        tokens = int(self.data.completion_mask.sum())
+        own = [_decimal(share, 4) for share in shares[self.row]]
+        x, wide = self._outline(RIGHT, top, ROW + 20, ORANGE)
+        self._title(x, top, "loss", "one number", "")
+        self._write(x + 10, top + 37, f"{MINUS}mask {TIMES} objective {OVER} {tokens}", size=SMALL, color="soft")
+        self._cells(top, own, known=self.data.completion_mask[self.row])
+        share = float(shares[self.row].sum())
+        self._write(x + 10, top + 57, f"this completion adds {_decimal(share, 4)}", size=SMALL)
+        whole = f"all {count} together {_decimal(loss, 4)}"
+        self._write(x + wide - 10, top + 57, whole, size=SMALL, bold=True, anchor="end")
+        self.said.append(
+            f"Its share of the loss {_decimal(share, 4)}; the loss of all {count} completions {_decimal(loss, 4)}."
+        )
+
+    def _spellings(self) -> list[str]:
+        words = [_short(token, 8) for token in self.data.tokens[self.row]]
+        width = self.data.completion_mask.shape[1]
+        return words + ["padding"] * (width - len(words))
+
+    def _numbers(self, values: np.ndarray) -> list[str]:
+        return [_decimal(value) for value in values[self.row]]
+
+    def _mask(self) -> list[str]:
+        return [str(int(real)) for real in self.data.completion_mask[self.row]]
+
+    def _tokens(
+        self,
+        top: float,
+        color: str,
+        name: str,
+        shape: str,
+        words: str,
+        cells: Sequence[str],
+        *,
+        below: Sequence[str] = (),
+        tints: np.ndarray | None = None,
+    ) -> None:
+        """A box with a cell for each token."""
+        x, _ = self._outline(RIGHT, top, ROW, color)
+        self._title(x, top, name, shape, "")
+        self._write(x + 10, top + 37, words, size=SMALL, color="soft")
+        self._cells(top, cells, below=below, tints=tints, known=self.data.completion_mask[self.row])
+
+    def _cells(
+        self,
+        top: float,
+        words: Sequence[str],
+        *,
+        known: np.ndarray,
+        below: Sequence[str] = (),
+        tints: np.ndarray | None = None,
+    ) -> None:
+        color = shades(-1, 1, (NEGATIVE, ZERO, POSITIVE))
+        largest = 1.0 if tints is None else float(np.abs(tints[known]).max()) or 1.0
+        for place, each in enumerate(words[:MOST_TOKENS]):
+            left = RIGHT[0] + LABEL + CELL * place
+            real = bool(known[place])
+            ink = "ink" if real else "soft"
+            if tints is not None and real:
+                share = float(tints[place]) / largest
+                self._markup.append(_area(left, top + 3, CELL - 3, ROW - 6, color(0.8 * share)))
+                ink = INK
+            under = below[place] if below else ""
+            self._write(left + CELL / 2, top + (19 if under else 28), each, size=SMALL, anchor="middle", color=ink)
+            self._write(left + CELL / 2, top + 36, under, size=SMALL, anchor="middle", color=ink)
+
+    # Boxes of the whole model
+
+    def _gradient(self, top: float) -> None:
+        norm, most = self.update.grad_norm, self.data.args.max_grad_norm
+        x, _ = self._outline(LEFT, top, 158, EDGE)
+        self._title(x, top, "gradient", f"{self.data.num_arrays} arrays", "of parts.learner")
+        self._bars(x, top + 34, 100, self.update.gradient, ORANGE)
+        kept = f"shortened to {most:g}" if norm > most else "left as it is"
+        self._write(x + 10, top + 144, f"its length {norm:.3f}, {kept}", size=14)
+        self.said.append(f"Length of the gradient {norm:.3f}, {kept}.")
+
+    def _change(self, top: float) -> None:
+        x, _ = self._outline(RIGHT, top, 90, EDGE)
+        args, change = self.data.args, self.update.change
+        whole = float(np.sqrt(sum(value**2 for value in change.values())))
+        words = f"{args.optim}, rate {args.learning_rate:g}: moves by {whole:.3f} in all"
+        self._title(x, top, "parts.optimizer", "", words)
+        for place, (name, value) in enumerate(self._largest(change).items()):
+            left, y = x + 10 + 200 * (place % 2), top + 39 + 18 * (place // 2)
+            self._write(left, y, f"{_short(name, 20)} {value:.3f}", size=SMALL)
+        before, after = (float(each[self.row].sum()) for each in (self.update.logps, self.update.logps_after))
+        verdict = "likelier" if after > before else "less likely" if after < before else "as likely as before"
+        words = f"{_decimal(before)}, then {_decimal(after)}: {verdict}"
+        self._write(x + 10, top + 79, f"completion {self.row}: logps add up to {words}", size=SMALL)
+        self.said.append(f"The parameters move by {whole:.3f} in all; the completion's log-probability is {words}.")
+
+    def _bars(self, x: float, top: float, along: float, lengths: dict[str, float], color: str) -> None:
+        largest = max(lengths.values()) or 1.0
+        for place, (name, value) in enumerate(self._largest(lengths).items()):
+            y = top + 24 * place
+            self._write(x + 10, y + 12, _short(name, 16), size=SMALL)
+            self._markup.append(_area(x + 120, y, max(1.0, along * value / largest), 15, color))
+            self._write(x + 128 + along * value / largest, y + 12, f"{value:.3f}", size=SMALL)
+
+    @staticmethod
+    def _largest(lengths: dict[str, float]) -> dict[str, float]:
+        """The parts with the largest numbers, in the order of the model."""
+        kept = sorted(lengths, key=lengths.get)[-MOST_PARTS:]
+        return {name: value for name, value in lengths.items() if name in kept}
+
+    # What everything is made of
+
+    def _outline(self, column: tuple[float, float], top: float, high: float, color: str) -> tuple[float, float]:
+        x, wide = column
+        self._markup.append(_outline(x, top, wide, high, color))
+        return x, wide
+
+    def _box(
+        self, column: tuple[float, float], top: float, high: float, color: str, name: str, shape: str, words: str,
+        content: str,
+    ) -> None:  # fmt: skip
+        x, _ = self._outline(column, top, high, color)
+        self._title(x, top, name, shape, words)
+        self._write(x + 10, top + 40, content, size=14)
+
+    def _title(self, x: float, top: float, name: str, shape: str, words: str) -> None:
+        """A name, its shape and more words in one line: the browser knows how long the name is."""
+        spans = f'<tspan font-weight="700">{escape(name)}</tspan>' + "".join(
+            f'<tspan dx="8" class="soft" fill="{INK_COLORS["soft"]}" font-size="{SMALL}">{escape(more)}</tspan>'
+            for more in (shape, words)
+            if more
+        )
+        ink = f'class="ink" fill="{INK_COLORS["ink"]}"'
+        self._markup.append(f'<text x="{x + 10:g}" y="{top + 19:g}" font-size="14" {ink}>{spans}</text>')
+
+    def _write(self, x: float, y: float, words: str, **options) -> None:
+        self._markup.append(text(x, y, words, **options))
+
+    def _arrows(self) -> None:
+        left, right = LEFT[0] + 60, RIGHT[0] + 60
+        down = [(left, 108, 126), (left, 174, 192), (left, 240, 258), (left, 358, 392), (right, 172, 192),
+                (right, 284, 302), (right, 394, 412), (right, 458, 476)]  # fmt: skip
+        if not self.second:
+            down.append((right, 108, 126))
+        for x, start, end in down:
+            self._arrow((x, start), (x, end))
+        edge, begin = LEFT[0] + LEFT[1], RIGHT[0]
+        self._arrow((begin, 150), (edge, 150))
+        self._arrow((edge, 435), (begin, 435))
+        self._arrow((begin, 503), (edge, 503))
+        self._arrow((edge, 605), (begin, 605))
+        end = RIGHT[0] + RIGHT[1]
+        self._arrow((end, 92), (INNER, 92), (INNER, 261), (end, 261))
+        self._arrow((end, 605), (OUTER, 605), (OUTER, 76), (end, 76), strong=self.second)
+
+    def _arrow(self, *points: tuple[float, float], strong: bool = False) -> None:
+        (x0, y0), (x, y) = points[-2:]
+        dx, dy = np.sign(x - x0), np.sign(y - y0)
+        color, width = (ORANGE, 3) if strong else (EDGE, 2)
+        path = "M" + "L".join(f"{a:g} {b:g}" for a, b in points)
+        head = (
+            f"M{x:g} {y:g}L{x - 8 * dx - 4 * dy:g} {y - 8 * dy + 4 * dx:g}"
+            f"L{x - 8 * dx + 4 * dy:g} {y - 8 * dy - 4 * dx:g}Z"
+        )
+        self._markup.append(f'<path d="{path}" fill="none" stroke="{color}" stroke-width="{width}"/>')
+        self._markup.append(f'<path d="{head}" fill="{color}"/>')
+
+    def _say_tokens(self) -> None:
+        """The numbers of each token in words."""
+        update, row = self.update, self.row
+        for place, token in enumerate(self.data.tokens[row]):
+            side = {1: ", clipped above", -1: ", clipped below"}.get(int(update.clipped[row, place]), "")
+            self.said.append(
+                f"Token {token}: log-probability {_decimal(update.logps[row, place])}, when drawn "
+                f"{_decimal(self.data.old_logps[row, place])}, ratio {_decimal(update.ratio[row, place])}, objective "
+                f"{_decimal(update.objective[row, place])}{side}, share of the loss "
+                f"{_decimal(update.shares[row, place], 4)}."
+            )
+
+
+def _outline(x: float, y: float, wide: float, high: float, color: str, width: float = 2) -> str:
+    """The edge of a box. A path, because the dark theme has other inks for paths."""
+    corner = 5
+    path = (
+        f"M{x + corner:g} {y:g}H{x + wide - corner:g}Q{x + wide:g} {y:g} {x + wide:g} {y + corner:g}"
+        f"V{y + high - corner:g}Q{x + wide:g} {y + high:g} {x + wide - corner:g} {y + high:g}H{x + corner:g}"
+        f"Q{x:g} {y + high:g} {x:g} {y + high - corner:g}V{y + corner:g}Q{x:g} {y:g} {x + corner:g} {y:g}Z"
+    )
+    return f'<path d="{path}" fill="none" stroke="{color}" stroke-width="{width}"/>'
+
+
+def _area(x: float, y: float, wide: float, high: float, color: str) -> str:
+    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{high:.1f}" fill="{color}"/>'
+
+
+def _decimal(value: float, places: int = 3) -> str:
+    """A fixed number of decimals; what rounds to nothing has no sign."""
+    words = f"{float(value):.{places}f}"
+    return (words if float(words) else words.lstrip("-")).replace("-", MINUS)
+
+
+def _signed(value: float) -> str:
+    words = _decimal(value)
+    return words if words.startswith(MINUS) or not float(words) else f"+{words}"
+
+
+def _plain(value: float) -> str:
+    return f"{float(value):.3g}".replace("-", MINUS)
+
+
+def _short(words: str, most: int) -> str:
+    return words if len(words) <= most else words[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
