@@ -106,6 +106,8 @@ def test_the_pupils():
     assert 0.08 < (lengths > task.max_completion_length).mean() < 0.25
     assert 0.5 < np.mean([each.is_true for each in read]) < 0.8
     assert max(len(each.steps) for each in read) == 16
+    idle = np.array([answer.count("+0=") > 0 for answer in answers])
+    assert 0.15 < idle[right].mean() < 0.25 < 0.3 < idle[~right].mean() < 0.5
 
 
 def test_long_homework_is_cut_off_without_an_end_token():

@@ -111,6 +111,7 @@ def test_no_order_of_held_out_numbers_is_trained_on(task):
     kept = {tuple(sorted(problem.data["numbers"])) for problem in held_out}
     seen = {tuple(sorted(problem.data["numbers"])) for problem in task.sample(np.random.default_rng(0), 60_000)}
     assert not kept & seen
+    assert len(seen) > 9 * len(kept)  # a tenth of the problems is held out, not nine
 
 
 def test_the_longest_plain_working_fits(task):
