@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
+from mlx_grpo_kit.cli.faster_learner import faster_learner
 from mlx_grpo_kit.cli.run_task import (
     check_data,
     fitted,
@@ -71,7 +72,10 @@ def fresh(
     if options.num_train_epochs:
         settings = replace(settings, max_steps=steps_of(task, GRPOConfig(**settings.args), options.num_train_epochs))
     settings = with_room(fitted(settings, task), task, tokenizer, config.max_position_embeddings)
-    return settings, new_trainer(settings, task, world)
+    trainer = new_trainer(settings, task, world)
+    if world.rank == 0 and (words := faster_learner(trainer, args)):
+        print(words, flush=True)
+    return settings, trainer
 
 
 def resumed(

@@ -43,6 +43,7 @@ GUIDES = [
         "exchange",
         "backends",
         "processes",
+        "scale",
         "speed",
         "checked",
         "troubleshooting",

@@ -26,7 +26,9 @@ from mlx_grpo_kit.runs.history import (
     metrics_of,
     step_of,
 )
-from mlx_grpo_kit.runs.symptoms import FOLLOWS_FROM, LOOKS, no_number, nothing_scored
+from mlx_grpo_kit.runs.symptoms import ALONE, FOLLOWS_FROM, LOOKS
+
+KEPT_OF_A_COMPLETION = ("group", "prompt", "completion", "correct")
 
 FOLLOWS_WITHIN = 100
 """Steps within which a symptom follows from a change."""
@@ -65,7 +67,7 @@ def _symptoms(records: Sequence[Any]) -> list[Finding]:
     if not run.records or (math.isnan(run.now("reward")) and not run.has("frac_reward_zero_std")):
         return []
     found: dict[str, str] = {}
-    for look in (no_number, nothing_scored):
+    for look in ALONE:
         if words := look(run):
             return [Finding(look.__name__, words)]
     for look in LOOKS:
@@ -122,12 +124,15 @@ class Monitor:
     ) -> None:
         """Take in a step, and the settings that were changed right before it, with their new values.
 
-        Of its completions only prompt, text and right answer are kept, and those not for long.
+        Of its completions only group, prompt, text, right answer and verdict are kept, and only those of the first and
+        the latest steps.
         """
-        kept = [SimpleNamespace(prompt=field_of(c, "prompt"), completion=field_of(c, "completion"), answer=answer_of(c))
-                for c in completions]  # fmt: skip
+        kept = [
+            SimpleNamespace(answer=answer_of(c), **{name: field_of(c, name) for name in KEPT_OF_A_COMPLETION})
+            for c in completions
+        ]
         self._records.append(SimpleNamespace(step=step, metrics=dict(metrics), completions=kept, changes=changes))
-        if len(self._records) > SOON:
+        if len(self._records) > SOON + NEIGHBOURS:
             self._records[-SOON - 1].completions = []
         most = 4 * PLACES * NEIGHBOURS
         if len(self._records) > most + RECENT:  # forget every second stretch of the past

@@ -6,7 +6,8 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from functools import cached_property
+from itertools import groupby, islice
 from typing import Any
 
 RECENT = 20  # steps that a symptom has to last
@@ -53,6 +54,32 @@ class History:
     def first(self, name: str) -> float:
         return next((mean for mean, _ in self.before(name)), math.nan)
 
+    def start(self, name: str) -> float:
+        """The number of the first step, whose completions are those of the policy before any update."""
+        return number_of(self.records[0], name)
+
+    def values(self, name: str, first: bool = False) -> list[float]:
+        """The known values of the latest RECENT steps, or of the first."""
+        records = [self.records[i] for i in range(min(RECENT, len(self.records)))] if first else self.recent
+        return [value for record in records if not math.isnan(value := number_of(record, name))]
+
+    def moved(self, name: str) -> float:
+        """The distance of the latest RECENT steps above the first, in standard errors; NaN without enough values."""
+        before, now = self.values(name, first=True), self.values(name)
+        if min(len(before), len(now)) < RECENT // 2:
+            return math.nan
+        error = math.sqrt(variance_of(before) / len(before) + variance_of(now) / len(now))
+        change = mean_of(now) - mean_of(before)
+        return change / error if error else math.copysign(math.inf, change) if change else 0.0
+
+    def noise(self, name: str) -> float:
+        """The standard deviation from step to step, within each place of the past and within the latest steps."""
+        places = [[number_of(record, name) for record in place] for place in self.past] + [self.values(name)]
+        known = [[value for value in place if not math.isnan(value)] for place in places]
+        freedom = sum(len(place) - 1 for place in known if place)
+        squares = sum((len(place) - 1) * variance_of(place) for place in known if len(place) > 1)
+        return math.sqrt(squares / freedom) if freedom else math.nan
+
     def best(self, name: str) -> tuple[float, int]:
         return max(self.before(name), default=(math.nan, 0))
 
@@ -68,13 +95,24 @@ class History:
                     break
         return first
 
+    @cached_property
+    def latest(self) -> list[Any]:
+        """The latest completions, MOST_TEXTS at most."""
+        return list(islice((c for record in reversed(self.recent) for c in completions_of(record)), MOST_TEXTS))
+
+    @cached_property
+    def earliest(self) -> list[Any]:
+        """The completions of the first steps."""
+        count = min(NEIGHBOURS, len(self.records))
+        return [completion for i in range(count) for completion in completions_of(self.records[i])]
+
+    @cached_property
     def commonest(self) -> tuple[str, float, int, bool | None]:
         """(text, its share of the latest completions, different prompts, whether the right answers differ).
 
         The last is None where no right answers are known.
         """
-        latest = (c for record in reversed(self.recent) for c in completions_of(record))
-        each = list(islice(latest, MOST_TEXTS))
+        each = self.latest
         if not each:
             return "", 0.0, 0, None
         text, times = Counter(field_of(c, "completion") for c in each).most_common(1)[0]
@@ -104,6 +142,34 @@ class History:
     @property
     def never_differed(self) -> bool:
         return all(mean >= 0.9 for mean, _ in self.before("frac_reward_zero_std"))
+
+
+def right_share(completions: Iterable[Any]) -> float:
+    """The share of right completions; NaN where it is known of none."""
+    return mean_of(map(is_right, completions))
+
+
+def is_right(completion: Any) -> float:
+    """Return 1.0 for a right completion, 0.0 for a wrong one, NaN where it is not known.
+
+    A record may have the task's verdict (`correct`). Otherwise a completion is right if it is the right answer, where
+    that is a number: other texts may be right in several forms.
+    """
+    verdict, answer = field_of(completion, "correct"), answer_of(completion)
+    if verdict is None and answer is not None and str(answer).isdecimal():
+        verdict = field_of(completion, "completion").strip() == str(answer)
+    return math.nan if verdict is None else float(verdict)
+
+
+def groups_of(completions: Iterable[Any]) -> list[list[Any]]:
+    """Completions next to each other to one prompt; those without a neighbour are left out."""
+    parts = groupby(completions, key=lambda each: (field_of(each, "group"), field_of(each, "prompt")))
+    return [group for _, part in parts if len(group := list(part)) > 1]
+
+
+def alike_share(groups: Sequence[Sequence[Any]]) -> float:
+    """The share of the groups whose completions are all one text."""
+    return mean_of(float(len({field_of(each, "completion") for each in group}) == 1) for group in groups)
 
 
 def metrics_of(record: Any) -> Mapping[str, Any]:
@@ -136,3 +202,16 @@ def number_of(record: Any, name: str) -> float:
 def mean_of(values: Iterable[float]) -> float:
     known = [value for value in values if not math.isnan(value)]
     return sum(known) / len(known) if known else math.nan
+
+
+def variance_of(values: Sequence[float]) -> float:
+    mean = mean_of(values)
+    return sum((value - mean) ** 2 for value in values) / (len(values) - 1) if len(values) > 1 else 0.0
+
+
+def correlation_of(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float]:
+    """(the correlation of two columns, the slope of y over x); NaN where one of them is constant or has a NaN."""
+    mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
+    product = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True))
+    of_x, of_y = (sum((value - mean) ** 2 for value in each) for each, mean in ((xs, mean_x), (ys, mean_y)))
+    return (product / math.sqrt(of_x * of_y), product / of_x) if of_x * of_y > 0 else (math.nan, math.nan)

@@ -162,6 +162,9 @@ def test_what_the_chapter_says_of_the_stored_runs():
 def test_what_diagnose_says_of_them():
     said = {run: {finding.name for finding in findings(as_steps(curves))} for run, curves in CURVES.items()}
     assert [run for run, names in said.items() if not names] == ["healthy", *"FGHIM", "run 2", "run 4", "run 5"]
+    first = {run: findings(as_steps(curves))[0].name for run, curves in CURVES.items() if said[run]}
+    assert first["A"] == first["B"] == "scored_otherwise"
+    assert first["L"] == "paid_for_something_else"
     assert said["D"] == {"zero_gradient"}
     assert said["E"] == {"no_number"}
     assert said["J"] == {"truncated"}

@@ -114,7 +114,7 @@ def folder(tmp_path_factory):
         command = [sys.executable, "-c", WORKER, str(folder), json.dumps([*RUNS.values()])]
         workers = [subprocess.Popen(command, env=environment) for environment in ring(count, folder)]
         try:
-            assert [worker.wait(timeout=120) for worker in workers] == [0] * count
+            assert [worker.wait(timeout=300) for worker in workers] == [0] * count
         finally:
             for worker in workers:
                 worker.kill()

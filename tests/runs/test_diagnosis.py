@@ -3,13 +3,14 @@
 import itertools
 import json
 import math
+import random
 import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
 
-from mlx_grpo_kit.runs import history, symptoms
+from mlx_grpo_kit.runs import history, symptoms_of_rewards, symptoms_of_sampling, symptoms_of_updates
 from mlx_grpo_kit.runs.diagnosis import Monitor, diagnose, findings
 
 
@@ -141,7 +142,7 @@ def test_one_answer_to_everything():
     assert diagnose(as_lines) == [words]
 
 
-@pytest.mark.parametrize(("begins", "cause"), [(1, "truncated"), (9, "collapse")])
+@pytest.mark.parametrize(("begins", "cause"), [(1, "truncated"), (9, "reward_fell")])
 def test_one_answer_that_does_not_end_is_told_by_what_came_first(begins, cause):
     gone = {name: lambda s, low=low, high=high: low if s >= begins else high for name, low, high in (
         ("reward", 0.0, 0.4), ("completions/clipped_ratio", 1.0, 0.0), ("frac_reward_zero_std", 1.0, 0.1))}  # fmt: skip
@@ -185,7 +186,7 @@ def test_a_monitor_says_the_same_and_stays_small():
             assert [f.name for f in monitor.findings()] == names(run[: step.step])
     kept = monitor._records
     assert len(kept) < 300
-    assert sum(len(record.completions) for record in kept) <= 160
+    assert sum(len(record.completions) for record in kept) <= 16 * (history.NEIGHBOURS + history.SOON)
     assert [record.step for record in kept[-20:]] == [*range(2981, 3001)]
     assert kept[0].step == 1, "the beginning is what the end is compared with"
     assert all(a.step < b.step for a, b in itertools.pairwise(kept))
@@ -200,7 +201,7 @@ def test_what_a_model_wrote_cannot_disturb_a_terminal():
 
 def test_a_long_run_costs_no_more_than_a_short_one(monkeypatch):
     looked_at, original = [], history.number_of
-    for module in (history, symptoms):
+    for module in (history, symptoms_of_rewards, symptoms_of_sampling, symptoms_of_updates):
         monkeypatch.setattr(module, "number_of", lambda *a: looked_at.append(1) or original(*a))
     counts = []
     for count in (200, 4000):
@@ -293,3 +294,47 @@ def test_lines_of_a_file_say_the_change_too():
     run = ill_after(45, [{"learning_rate": 0.05}], [41])
     lines = [{"step": s.step, **s.metrics} | ({"changes": s.changes} if hasattr(s, "changes") else {}) for s in run]
     assert diagnose(lines)[0] == diagnose(run)[0]
+
+
+def test_a_lucky_stretch_is_no_peak_from_which_the_reward_fell():
+    """Two groups a step, each right or wrong as a whole: the best five steps of the past are above the mean by luck."""
+    for seed in range(20):
+        rng = random.Random(seed)
+        run = steps(100, reward=lambda s, rng=rng: sum(rng.random() < 0.4 for _ in range(2)) / 2)
+        said = {name for count in range(20, 101, 4) for name in names(run[:count])}
+        assert "reward_fell" not in said, seed
+
+
+def answered(step, answers, right):
+    """Completions with their right answers, of which the first `right` are given."""
+    texts = [answers[row] if row < right else "?" for row in range(16)]
+    problems = [SimpleNamespace(answer=answer) for answer in answers]
+    return [
+        SimpleNamespace(prompt=f"{step}.{row}", completion=text, problem=problem)
+        for row, (text, problem) in enumerate(zip(texts, problems, strict=True))
+    ]
+
+
+def test_right_answers_that_are_gone_while_the_reward_rises():
+    run = steps(40)
+    numbers, words = [str(40 + row) for row in range(16)], [f"{row}*{row}+1" for row in range(16)]
+    for answers, expected in ((numbers, ["paid_for_something_else"]), (words, [])):  # 4*4+1 is 1+4*4 too
+        for step in run:
+            step.completions = answered(step.step, answers, 8 if step.step < 20 else 0)
+        assert [name for name in names(run) if name != "collapse"] == expected
+    for step in run:
+        step.completions = answered(step.step, numbers, 8)
+    assert names(run) == []
+    for step in run:
+        step.completions = answered(step.step, words, 0)
+        for row, completion in enumerate(step.completions):
+            completion.correct = row < 8 and step.step < 20  # a record has the task's verdict
+    assert names(run)[0] == "paid_for_something_else"
+
+
+def test_a_run_that_is_broken_late_was_not_broken_by_its_first_updates():
+    broken = {"completions/clipped_ratio": lambda s: float(s > 30), "reward_std": 0.1}
+    late = diagnose(steps(60, reward=lambda s: 0.5 if s <= 30 else 0.0, **broken))[0]
+    assert late.startswith("The mean reward has fallen from 0.5 around step")
+    soon = diagnose(steps(60, reward=lambda s: 0.5 if s <= 3 else 0.0, **broken))[0]
+    assert "was 0.5 in step 1 and is 0 in the latest 10 steps" in soon

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mlx_grpo_kit.runs.symptoms import SCORED_MINUS_SAMPLED
+from mlx_grpo_kit.runs.symptoms_of_sampling import SCORED_MINUS_SAMPLED
 from mlx_grpo_kit.viz.chart import Chart
 from mlx_grpo_kit.viz.live.curves import describe_curves, smooth
 from mlx_grpo_kit.viz.style import COLORS, LINE_STYLES, three_digits
