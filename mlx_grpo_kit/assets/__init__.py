@@ -16,3 +16,9 @@ TINY_TOOLS = Path(__file__).parent / "tiny_tools"
 
 `python -m mlx_grpo_kit.cli.pretrain_tools DIR` makes it again.
 """
+
+TINY_STEPS = Path(__file__).parent / "tiny_steps"
+"""A tiny model that adds long sums step by step, in 15 to 60 tokens, and is often wrong; it is for the task `long-sum`.
+
+`python -m mlx_grpo_kit.cli.pretrain_steps DIR` makes it again.
+"""

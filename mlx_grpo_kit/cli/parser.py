@@ -14,8 +14,8 @@ SAVE_EVERY, EVAL_EVERY, EVAL_PROBLEMS = 50, 50, 256
 LAB_FOLDER = "grpo_course"
 
 # Help for options of several commands.
-MODEL = "a Hugging Face folder of a Qwen3, or one of the kit's own: tiny (default), tiny-chat, tiny-tools"
-TASK = "addition (default), countdown, calculator, guess, or file.py:Class (module:Class) for your own task"
+MODEL = "a Hugging Face folder of a Qwen3, or one of the kit's: tiny (default), tiny-chat, tiny-tools, tiny-steps"
+TASK = "addition (default), countdown, calculator, guess, long-sum, or file.py:Class (module:Class) for your own task"
 
 
 class Parser(argparse.ArgumentParser):

@@ -81,8 +81,9 @@ def sloppy_attempt(problem: Problem, rng: np.random.Generator) -> str:
 
 Pupil = Callable[[Problem, np.random.Generator], str]
 CORPUS: tuple[tuple[Task, Pupil], ...] = ((Addition(), sloppy_sum), (Countdown(), sloppy_attempt))
-# The characters of the longest prompt and answer, plus the end token: `99+99=198` and `99 from 9 9 9:(9+9)*9`.
-HOMEWORK_LENGTH = {"addition": 10, "countdown": 22}
+# The characters of the longest prompt and answer, plus the end token: `99+99=198` and `99 from 9 9 9:(9+9)*9`. For long
+# sums it is `19+19+19+19+19=` and 60 more characters: longer answers are cut off there.
+HOMEWORK_LENGTH = {"addition": 10, "countdown": 22, "long-sum": 75}
 
 
 @dataclass(frozen=True)
@@ -139,9 +140,9 @@ def pretrain(
         raise ValueError(f"steps={steps}, batch_size={batch_size}: expected at least 1 of each.")
     console = console or Console()
     started = time.perf_counter()
-    tokenizer = _character_tokenizer()
+    tokenizer = character_tokenizer()
     params = init_params(CONFIG, seed=seed)
-    update = imitation_update(CONFIG, params, _schedule(learning_rate, steps))
+    update = imitation_update(CONFIG, params, schedule(learning_rate, steps))
     rng = np.random.default_rng(seed)
     losses: dict[str, list[float]] = {task.name: [] for task, _ in CORPUS}
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
@@ -161,8 +162,8 @@ def pretrain(
         num_parameters=count_total_parameters(CONFIG),
         seconds=time.perf_counter() - started,
         loss={name: float(np.mean(values[-50:])) for name, values in losses.items() if values},
-        sampled={task.name: _accuracy(params, tokenizer, task, temperature=1.0) for task in tasks},
-        greedy={task.name: _accuracy(params, tokenizer, task, temperature=0.0) for task in tasks},
+        sampled={task.name: held_out_accuracy(params, tokenizer, task, temperature=1.0) for task in tasks},
+        greedy={task.name: held_out_accuracy(params, tokenizer, task, temperature=0.0) for task in tasks},
     )
     console.print(str(report), highlight=False)
     return report
@@ -174,15 +175,17 @@ def homework_batch(
     """Training problems with a pupil's answers: token ids, int [B, T], and which ones count, float [B, T].
 
     The answer's tokens and the end token count; prompts are random, so there is nothing to learn from them. Rows are
-    padded on the right to one length per task, so that the compiled update has few shapes.
+    padded on the right to one length per task, so that the compiled update has few shapes. An answer that does not fit
+    is cut off and has no end token.
     """
     ids = np.full((batch_size, HOMEWORK_LENGTH[task.name]), tokenizer.pad_token_id, np.int32)
     is_answer = np.zeros(ids.shape, np.float32)
     for row, problem in enumerate(task.sample(rng, batch_size)):
         prompt = tokenizer.encode(problem.prompt)
         answer = [*tokenizer.encode(pupil(problem, rng)), tokenizer.eos_token_ids[0]]
-        end = len(prompt) + len(answer)
-        ids[row, :end] = prompt + answer
+        homework = (prompt + answer)[: ids.shape[1]]
+        end = len(homework)
+        ids[row, :end] = homework
         is_answer[row, len(prompt) : end] = 1
     return mx.array(ids), mx.array(is_answer)
 
@@ -216,13 +219,13 @@ def next_token_loss(config: Qwen3Config, params: dict[str, mx.array], ids: mx.ar
     return -mx.sum(logps * counted[:, 1:]) / mx.sum(counted[:, 1:])
 
 
-def _character_tokenizer() -> Tokenizer:
+def character_tokenizer() -> Tokenizer:
     with tempfile.TemporaryDirectory() as folder:
         save_character_tokenizer(folder)
         return load_tokenizer(folder)
 
 
-def _schedule(learning_rate: float, steps: int) -> Callable[[mx.array], mx.array]:
+def schedule(learning_rate: float, steps: int) -> Callable[[mx.array], mx.array]:
     warmup = min(100, steps // 10)
     decay = optim.cosine_decay(learning_rate, max(steps - warmup, 1), learning_rate / 50)
     if not warmup:
@@ -230,7 +233,7 @@ def _schedule(learning_rate: float, steps: int) -> Callable[[mx.array], mx.array
     return optim.join_schedules([optim.linear_schedule(0, learning_rate, warmup), decay], [warmup])
 
 
-def _accuracy(params: dict[str, mx.array], tokenizer: Tokenizer, task: Task, temperature: float) -> float:
+def held_out_accuracy(params: dict[str, mx.array], tokenizer: Tokenizer, task: Task, temperature: float) -> float:
     problems = task.held_out(512)
     rollout = generate(
         CONFIG,

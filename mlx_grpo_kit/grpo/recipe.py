@@ -15,10 +15,14 @@ CHAT_NAME = "tiny-chat"
 TOOLS_NAME = "tiny-tools"
 """The name of the shipped model that was trained to call tools."""
 
+STEPS_NAME = "tiny-steps"
+"""The name of the shipped model that adds long sums step by step."""
+
 MADE_BY = {
     TINY_NAME: "mlx_grpo_kit pretrain --output",
     CHAT_NAME: "mlx_grpo_kit.course.chapters.chapter_23.made",
     TOOLS_NAME: "mlx_grpo_kit.cli.pretrain_tools",
+    STEPS_NAME: "mlx_grpo_kit.cli.pretrain_steps",
 }
 """The command that makes each of the kit's models."""
 
@@ -29,6 +33,9 @@ TINY_ARGS: dict[str, Any] = {
     "per_device_train_batch_size": 128,  # 16 prompts per step
 }
 """Settings for GRPOConfig that suit the tiny model. GRPOConfig's own defaults suit a real Qwen3."""
+
+LEARNING_RATES = {STEPS_NAME: 1e-4}
+"""Models with their own learning rate: at 5e-4 a policy with long answers forgets more than it learns."""
 
 MAX_STEPS = 600
 """The number of steps in which the tiny model learns addition with TINY_ARGS."""
@@ -42,7 +49,13 @@ def model_folder(model: str | os.PathLike) -> Path:
 
     if model not in MADE_BY:
         return Path(model)
-    folder = {TINY_NAME: assets.TINY, CHAT_NAME: assets.TINY_CHAT, TOOLS_NAME: assets.TINY_TOOLS}[str(model)]
+    folders = {
+        TINY_NAME: assets.TINY,
+        CHAT_NAME: assets.TINY_CHAT,
+        TOOLS_NAME: assets.TINY_TOOLS,
+        STEPS_NAME: assets.TINY_STEPS,
+    }
+    folder = folders[str(model)]
     if not folder.is_dir():
         raise FileNotFoundError(
             f"The {model} model is missing: there is no folder {folder}. Create it: python -m {MADE_BY[model]} {folder}"
@@ -58,10 +71,9 @@ def default_args(model: str | os.PathLike, lora_r: int | None = None) -> dict[st
     """Settings for GRPOConfig that suit a model: `GRPOConfig(**default_args("tiny"))`.
 
     `model` is "tiny" or a Hugging Face folder. A folder with fewer than ten million parameters gets the settings of the
-    tiny model, because it usually contains a policy trained from it. Adapters of rank `lora_r` get ten times the
-    learning
-    rate: `GRPOConfig(**default_args("tiny", lora_r=8))`. Raises FileNotFoundError or ValueError if there is no such
-        model.
+    tiny model, because it usually contains a policy trained from it. "tiny-steps" has its own learning rate. Adapters
+    of rank `lora_r` get ten times the learning rate: `GRPOConfig(**default_args("tiny", lora_r=8))`. Raises
+    FileNotFoundError or ValueError if there is no such model.
     """
     from mlx_grpo_kit.files import read_json
     from mlx_grpo_kit.grpo.config import GRPOConfig
@@ -69,6 +81,8 @@ def default_args(model: str | os.PathLike, lora_r: int | None = None) -> dict[st
 
     config = Qwen3Config.from_dict(read_json(model_folder(model), "config.json"))
     args = dict(TINY_ARGS) if count_total_parameters(config) < SMALL else {}
+    if model in LEARNING_RATES:
+        args["learning_rate"] = LEARNING_RATES[str(model)]
     if lora_r:
         rate = args.get("learning_rate", GRPOConfig.learning_rate)
         args |= {"lora_r": lora_r, "learning_rate": ADAPTERS_RATE * rate}

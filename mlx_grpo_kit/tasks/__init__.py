@@ -31,6 +31,7 @@ from mlx_grpo_kit.tasks.catalogue import get_task, validate_task
 from mlx_grpo_kit.tasks.countdown import Countdown
 from mlx_grpo_kit.tasks.guess import GuessTheNumber
 from mlx_grpo_kit.tasks.json_schema import ToolError, get_json_schema
+from mlx_grpo_kit.tasks.long_sum import LongSum
 from mlx_grpo_kit.tasks.parsing import Expression, ExpressionError, ascii_int, parse_expression
 from mlx_grpo_kit.tasks.rows import RowsTask
 from mlx_grpo_kit.tasks.split import split_by_hash
@@ -44,6 +45,7 @@ __all__ = [
     "Expression",
     "ExpressionError",
     "GuessTheNumber",
+    "LongSum",
     "Problem",
     "RewardFunc",
     "RowsTask",

@@ -12,12 +12,13 @@ from mlx_grpo_kit.tasks.addition import Addition
 from mlx_grpo_kit.tasks.calculator import Calculator
 from mlx_grpo_kit.tasks.countdown import Countdown
 from mlx_grpo_kit.tasks.guess import GuessTheNumber
+from mlx_grpo_kit.tasks.long_sum import LongSum
 from mlx_grpo_kit.tasks.rows import RowsTask
 from mlx_grpo_kit.tasks.signatures import reward_name, takes_names
 from mlx_grpo_kit.tasks.task import Task, TaskError
 from mlx_grpo_kit.tasks.tools import environment_rewards
 
-TASKS = {task.name: task for task in (Addition, Countdown, Calculator, GuessTheNumber)}
+TASKS = {task.name: task for task in (Addition, Countdown, Calculator, GuessTheNumber, LongSum)}
 
 
 def get_task(name: str, **args: Any) -> Task:

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from mlx_grpo_kit.assets import TINY_STEPS
 from mlx_grpo_kit.course import check
-from mlx_grpo_kit.course.chapters.chapter_19 import runs
+from mlx_grpo_kit.course.chapters.chapter_19 import long_runs, runs
 from mlx_grpo_kit.course.chapters.chapter_19.lab import IN_THE_LAB, cosines, frozen_lab
 from mlx_grpo_kit.grpo import VARIANTS, compute_advantages
 from mlx_grpo_kit.runtime import mx
+from mlx_grpo_kit.tasks import LongSum
 
 WITH_THE_CLIP_OF_DAPO = ("grpo", "dr_grpo", "batch scaling", "two-sided clip")
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "19_variant_lab.ipynb"
@@ -283,3 +285,65 @@ def test_headings_and_prompts_are_those_of_the_exercises():
     prose = [cell.source for cell in nbformat.read(NOTEBOOK, as_version=4).cells if cell.cell_type == "markdown"]
     found = re.findall(r"### Exercise 19\.(\d)", "\n".join(prose))
     assert found == [str(number + 1) for number in range(8)]
+
+
+def test_what_the_chapter_says_of_long_answers():
+    stored = long_runs.stored()
+    assert [*stored] == [*long_runs.LOSSES]
+    points = long_runs.STEPS // long_runs.WINDOW
+    for each in stored.values():
+        assert len(each["accuracy"]) == len(long_runs.SEEDS)
+        assert {np.shape(each[name]) for name in ("right", "wrong", "share cut off")} == {(3, points)}
+        wrong = np.mean(each["wrong"], axis=0)
+        assert wrong[0] - 4 < wrong[-1] < wrong[0] - 2  # shorter with every loss
+
+    def minus_dapo(name, curve):
+        return np.mean(stored[name][curve], axis=1) - np.mean(stored["dapo"][curve], axis=1)  # by seed
+
+    longer, more_cut = minus_dapo("grpo", "wrong"), minus_dapo("grpo", "share cut off")
+    assert 0.75 < longer.min() <= longer.max() < 1.05
+    assert 0.0065 < more_cut.min() <= more_cut.max() < 0.0095
+    assert np.abs(minus_dapo("dr_grpo", "wrong")).max() < 0.15
+    masked = minus_dapo("dapo, masked", "wrong")
+    assert 1.25 < masked.min() <= masked.max() < 1.75
+    ends = {name: np.mean(each["share cut off"], axis=0)[-1] for name, each in stored.items()}
+    assert round(ends["dapo, masked"], 3) == 0.022
+    assert round(ends["dapo"], 3) == 0.003
+    assert max(np.abs(minus_dapo(name, "right")).max() for name in stored) < 0.25
+    accuracies = [np.mean(each["accuracy"]) for each in stored.values()]
+    assert max(accuracies) - min(accuracies) < 0.02
+    assert long_runs.STORED.stat().st_size < 5000
+
+
+def test_a_run_with_long_answers_repeats():
+    answers, accuracy = long_runs.run("grpo", 0, 1)
+    [step] = answers
+    assert len(step) == 64
+    curves = long_runs.lengths_of(answers)
+    assert {name: len(values) for name, values in curves.items()} == dict.fromkeys(curves, 1)
+    right = [each.length for each in step if each.is_right]
+    assert curves["right"] == [np.mean(right)]
+    assert curves["share right"] == [len(right) / 64]
+    assert curves["share cut off"] == [np.mean([not each.ended for each in step])]
+    assert all(each.length == 60 for each in step if not each.ended)
+    assert all(each.length <= 60 for each in step)
+    assert any(each.zeros for each in step)
+    assert 0.2 < accuracy < 0.4
+    summed = long_runs.summary({"grpo": [(answers, accuracy)]})
+    assert summed["grpo"]["wrong"] == [[round(curves["wrong"][0], 3)]]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_long_answers_part_losses_by_their_weights(seed):
+    """The losses with a mean in each answer are one camp, those that count tokens another; and answers average out."""
+    lab = frozen_lab(TINY_STEPS, seed=seed, updates=1, task=LongSum())
+    lengths = [*map(len, lab.tokens)]
+    assert min(lengths) < 20
+    assert max(lengths) == 60
+    names = ("dapo", "dr_grpo", "luspo", "grpo", "gspo", "sapo")
+    found = cosines([lab.gradient(name) for name in names])[0]
+    assert found[1:3].min() > 0.985
+    assert 0.94 < found[3:].min() <= found[3:].max() < 0.98
+    log_ratio = np.array(lab.frozen.logps[1] - lab.frozen.logps[0]) * np.array(lab.frozen.completion_mask)
+    answer = log_ratio.sum(axis=1) / lengths
+    assert 0.03 < answer.std() < 0.09 < 0.2 < np.log(lab.ratios(1)).std()

@@ -17,15 +17,16 @@ from mlx_grpo_kit.course.chapters.chapter_20.museum import (
     MYSTERIES,
     as_steps,
     stored_curves,
+    stored_long_curves,
     stored_record,
     verdict,
 )
 from mlx_grpo_kit.course.chapters.chapter_20.pictures.symptoms import PANELS
-from mlx_grpo_kit.course.chapters.chapter_20.record import _rounded, groups_of
+from mlx_grpo_kit.course.chapters.chapter_20.record import LONG_KEPT, LONG_STEPS, _rounded, groups_of, long_steps_of
 from mlx_grpo_kit.qwen3 import load_tokenizer
 from mlx_grpo_kit.runs.diagnosis import findings
 from mlx_grpo_kit.runtime import mx
-from mlx_grpo_kit.tasks import Addition
+from mlx_grpo_kit.tasks import Addition, LongSum
 
 CURVES = stored_curves()
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "20_failure_museum.ipynb"
@@ -108,6 +109,29 @@ def test_the_first_step_of_a_stored_run_repeats(letter, model):
 
 def end(run, name):
     return np.mean(CURVES[run][name][-10:])
+
+
+@pytest.mark.parametrize(("letter", "seed"), [("healthy", 0), ("M", 2)])
+def test_the_first_step_of_a_long_run_repeats(letter, seed):
+    parts = BUGS[letter].parts() if letter in BUGS else loop.Parts()
+    [step] = long_steps_of(parts, seed, 1)
+    assert len(step.completions) == 64
+    for name in LONG_KEPT:
+        stored = stored_long_curves()[letter][name][seed]
+        assert len(stored) == LONG_STEPS
+        assert stored[0] == pytest.approx(_rounded(step.metrics[name]), abs=2e-3)
+    right = [LongSum().is_correct(one.problem, one.completion) for one in step.completions]
+    assert [one.reward for one in step.completions] == right
+    assert step.metrics["accuracy"] == np.mean(right)
+
+
+def test_what_the_chapter_says_of_long_sums():
+    """Without the end token in the loss answers become shorter, with every seed and in every part of the run."""
+    metric = "completions/mean_length"
+    healthy, sick = (np.array(stored_long_curves()[name][metric]) for name in ("healthy", "M"))
+    apart = (sick - healthy).reshape(3, 4, 10).mean(axis=2)
+    assert apart.max() < 0
+    assert -1.7 < apart.mean(axis=1).min() <= apart.mean(axis=1).max() < -1.4
 
 
 def test_what_the_chapter_says_of_the_stored_runs():

@@ -10,12 +10,14 @@ from types import SimpleNamespace
 import pytest
 
 from mlx_grpo_kit.assets import TINY, TINY_CHAT
-from mlx_grpo_kit.cli.parser import build_parser
+from mlx_grpo_kit.cli.parser import MODEL, TASK, build_parser
 from mlx_grpo_kit.course import book
 from mlx_grpo_kit.files import MANIFEST
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
+from mlx_grpo_kit.grpo.recipe import MADE_BY
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer
 from mlx_grpo_kit.tasks import Addition
+from mlx_grpo_kit.tasks.catalogue import TASKS
 
 ROOT = Path(__file__).parents[2]
 PAGES = {path.name: path for path in (ROOT / "README.md", *book.GUIDES)}
@@ -100,6 +102,12 @@ def test_the_blocks_of_a_page_run_one_after_the_other(page, few_steps, elsewhere
 def test_there_are_blocks_to_run():
     assert {"README.md", "training.md", "real_qwen3.md", "backends.md", "exchange.md", "course.md"} <= set(PYTHON)
     assert sum(map(len, PYTHON.values())) > 20
+
+
+@pytest.mark.parametrize("name", [*MADE_BY, *TASKS])
+def test_every_model_and_task_is_listed(name):
+    assert f"`{name}`" in TEXTS["training.md"]
+    assert name in (MODEL if name in MADE_BY else TASK)
 
 
 def arguments(command):

@@ -17,7 +17,7 @@ from mlx_grpo_kit.grpo.logps import PaddedBatch, pad_batch
 from mlx_grpo_kit.instruments.microscope.measure import FrozenBatch, freeze, take_updates
 from mlx_grpo_kit.qwen3 import Qwen3Config, load_pretrained, load_tokenizer
 from mlx_grpo_kit.runtime import mx
-from mlx_grpo_kit.tasks import Addition
+from mlx_grpo_kit.tasks import Addition, Task
 
 GROUP = 8
 IN_THE_LAB = (
@@ -94,15 +94,18 @@ class Lab:
         return ratios[np.array(frozen.completion_mask)]
 
 
-def frozen_lab(folder: str | os.PathLike = TINY, prompts: int = 8, updates: int = 8, seed: int = 3) -> Lab:
+def frozen_lab(
+    folder: str | os.PathLike = TINY, prompts: int = 8, updates: int = 8, seed: int = 3, task: Task | None = None
+) -> Lab:
     """Sample one batch of sums with a model, and make `updates` updates from it, all with the same completions.
 
-    The updates have the learning rate of the default run, so the ratios are those that it would see.
+    The updates have the learning rate of the default run, so the ratios are those that it would see. The default task
+    is `Addition()`.
     """
     config, params = load_pretrained(folder)
     tokenizer = load_tokenizer(folder)
     args = GRPOConfig(num_generations=GROUP, per_device_train_batch_size=prompts * GROUP, seed=seed, learning_rate=5e-4)
-    trainer = GRPOTrainer(config, params, tokenizer, Addition(), args)
+    trainer = GRPOTrainer(config, params, tokenizer, task or Addition(), args)
     before = trainer.params
     [step] = trainer.train(1)
     completions = step.completions

@@ -109,19 +109,32 @@ class Parts:
     keep_reference: Callable[..., Any] = keep_reference
 
 
-def train(config, params, tokenizer, max_steps: int, parts: Parts = Parts(), seed: int = 0) -> Iterator[Any]:
-    """Train on addition with `parts`; yield a record with `.step`, `.metrics` and `.completions` after each step.
+def train(
+    config,
+    params,
+    tokenizer,
+    max_steps: int,
+    parts: Parts = Parts(),
+    seed: int = 0,
+    *,
+    task: Any = None,
+    num_prompts: int = PROMPTS,
+    learning_rate: float | None = None,
+) -> Iterator[Any]:
+    """Train with `parts`; yield a record with `.step`, `.metrics` and `.completions` after each step.
 
-    The caller's `params` are not changed. A step whose gradient is not finite is the last.
+    The default task is `Addition()`, and the default learning rate LEARNING_RATE. A step draws GROUP completions for
+    each of `num_prompts` problems. The caller's `params` are not changed. A step whose gradient is not finite is the
+    last.
     """
     import mlx.optimizers as optim  # here, because the kit has to choose MLX's BLAS before MLX is loaded
 
-    task, rng, end = Addition(), np.random.default_rng(seed), min(tokenizer.eos_token_ids)
+    task, rng, end = task or Addition(), np.random.default_rng(seed), min(tokenizer.eos_token_ids)
     params = dict(params)
     reference = parts.keep_reference(params)
-    optimizer = optim.AdamW(LEARNING_RATE, weight_decay=0.0, bias_correction=True)
+    optimizer = optim.AdamW(learning_rate or LEARNING_RATE, weight_decay=0.0, bias_correction=True)
     for step in range(1, max_steps + 1):
-        problems = [problem for problem in task.sample(rng, PROMPTS) for _ in range(GROUP)]
+        problems = [problem for problem in task.sample(rng, num_prompts) for _ in range(GROUP)]
         prompts = [tokenizer.encode(problem.prompt) for problem in problems]
         sampling = SamplingConfig(parts.num_new_tokens(task), TEMPERATURE)
         rollout = generate(config, params, prompts, sampling=sampling, eos_token_ids=[end], seed=seed * 100_000 + step)
@@ -144,7 +157,7 @@ def train(config, params, tokenizer, max_steps: int, parts: Parts = Parts(), see
             seen.append({"loss": loss.item(), **about})
         grad = parts.accumulate(grads, [about["tokens"] for about in seen])
         norm = math.sqrt(sum(mx.sum(value * value).item() for value in grad.values()))
-        metrics = _metrics(problems, texts, rewards, rollout, seen) | {"grad_norm": norm}
+        metrics = _metrics(task, problems, texts, rewards, rollout, seen) | {"grad_norm": norm}
         yield SimpleNamespace(step=step, metrics=metrics, completions=_completions(problems, texts, rewards, judged))
         if not math.isfinite(norm):
             return
@@ -189,9 +202,9 @@ def _micro_batch(config, params, reference, parts, batch, end):
     return loss, grad, about
 
 
-def _metrics(problems, texts, rewards, rollout, seen):
+def _metrics(task, problems, texts, rewards, rollout, seen):
     groups, lengths = rewards.reshape(-1, GROUP), [*map(len, rollout.completions)]
-    right = [text == problem.answer for problem, text in zip(problems, texts, strict=True)]
+    right = [*map(task.is_correct, problems, texts)]
     means = {name: float(np.mean([each[name] for each in seen])) for name in seen[0] if name != "tokens"}
     return means | {
         "reward": float(rewards.mean()),

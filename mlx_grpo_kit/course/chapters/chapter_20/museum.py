@@ -23,7 +23,7 @@ from mlx_grpo_kit.course.chapters.chapter_20.loop import Parts
 from mlx_grpo_kit.course.slips import edited, patched
 from mlx_grpo_kit.runs.record import RunRecord
 
-CURVES, GROUPS = "curves.json", "groups.json"
+CURVES, GROUPS, LONG = "curves.json", "groups.json", "long_curves.json"
 
 
 @dataclass(frozen=True)
@@ -279,8 +279,8 @@ BUGS: dict[str, Bug] = {
             "- return ended_before == 0",
             "+ return ids != end",
         ),
-        "Almost nothing: the gradient norm is 1.5 times as large. This model already knew how to stop; a model that "
-        "does not will never learn it.",
+        "Almost nothing: the gradient norm is 1.5 times as large. Answers of at most four tokens leave little to "
+        "decide; long answers become a little too short.",
         "Four rows, including one that never ends and one that ends at once (20.2).",
         (
             (
@@ -305,6 +305,11 @@ MYSTERIES = {"run 1": ("K", 5), "run 2": ("I", 7), "run 3": ("C", 8), "run 4": (
 def stored_curves() -> dict[str, dict[str, list[float]]]:
     """The stored runs: {"healthy" or a bug's letter: {metric: values, one per step}}; None where a value is NaN."""
     return json.loads(files(__package__).joinpath(CURVES).read_text())
+
+
+def stored_long_curves() -> dict[str, dict[str, list[list[float]]]]:
+    """The stored runs on long sums: {"healthy" or "M": {metric: [seed, step]}}."""
+    return json.loads(files(__package__).joinpath(LONG).read_text())
 
 
 def as_steps(curves: Mapping[str, list[float]]) -> list[dict[str, float]]:
