@@ -88,7 +88,7 @@ def _hold_out_all(task: Task) -> None:
     """Hold out every problem of a task that can list them."""
     if not hasattr(task, "all_problems"):
         raise ValueError(f"{type(task).__name__} cannot list its problems: it has no all_problems(). Add --held-out.")
-    problems = task.all_problems()
+    problems = [*task.all_problems()]
     task.held_out, task.num_held_out = lambda n: problems[:n], len(problems)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from mlx_grpo_kit.runtime import mx  # isort: skip  first: it loads the fast BLAS before anything loads MLX
 import mlx.optimizers as optim
 import numpy as np
 
@@ -22,7 +23,6 @@ from mlx_grpo_kit.grpo.loss import compute_grpo_loss
 from mlx_grpo_kit.grpo.rewards import compute_rewards
 from mlx_grpo_kit.qwen3 import Qwen3Config, load_pretrained
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer, load_tokenizer
-from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import Task, get_task
 
 NUM_PROMPTS, NUM_GENERATIONS, MAX_GRAD_NORM = 8, 8, 1.0

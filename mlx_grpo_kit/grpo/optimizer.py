@@ -11,10 +11,10 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from mlx_grpo_kit.runtime import mx  # isort: skip  first: it loads the fast BLAS before anything loads MLX
 import mlx.optimizers as optim
 
 from mlx_grpo_kit.grpo.schedule import LARGEST_RATE
-from mlx_grpo_kit.runtime import mx
 
 if TYPE_CHECKING:
     from mlx_grpo_kit.grpo.config import GRPOConfig

@@ -218,7 +218,7 @@ class TestFailures:
             second.wait()
         assert isinstance(raised.value.__cause__, KeyError)
         with pytest.raises(
-            TrainingError, match=r"get_weights cannot be done: forward_backward failed before it.*make a new one"
+            TrainingError, match=r"get_weights cannot be done: forward_backward failed before it.*create a new one"
         ):
             worker.submit("get_weights", nothing)
         assert not done

@@ -237,8 +237,8 @@ MESH = """
     try:
         backend.forward_backward({name: jax_array(array) for name, array in numpy_batch().items()})
     except ValueError as error:
-        assert "'input_ids' has shape (3, 5), which batch_sharding cannot divide evenly among its 2" in str(error),
-        error backend.forward_backward(batch(0)).wait()
+        assert "'input_ids' has shape (3, 5), which batch_sharding cannot divide evenly among" in str(error), error
+        backend.forward_backward(batch(0)).wait()
     try:
         run(first_weights(), "/refused", rows)
     except ValueError as error:

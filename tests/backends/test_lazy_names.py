@@ -68,5 +68,5 @@ def test_what_is_not_installed_is_named_with_the_way_to_get_it(monkeypatch):
         monkeypatch.delitem(vars(backends), name, raising=False)
     monkeypatch.delitem(sys.modules, "mlx_grpo_kit.backends.jax_backend", raising=False)
     monkeypatch.setitem(sys.modules, "optax", None)
-    with pytest.raises(ImportError, match=r"JAXTrainingBackend needs optax.*pip install 'mlx_grpo_kit\[backends\]'"):
+    with pytest.raises(ImportError, match=r"JAXTrainingBackend needs optax.*pip install 'mlx-grpo-kit\[backends\]'"):
         _ = backends.JAXTrainingBackend

@@ -135,7 +135,7 @@ def test_any_optimizer_goes_on(tmp_path, kind):
     ("change", "words"),
     [
         (lambda state: state.update({"output.weight.m": state["output.weight.m"].T}), r"shape \(6, 11\)"),
-        (lambda state: state.update({"output.weight.v": state["output.weight.v"] * np.nan}), "NaN in it"),
+        (lambda state: state.update({"output.weight.v": state["output.weight.v"] * np.nan}), "contains NaN"),
         (lambda state: state.pop("embedding.weight.v"), r"'embedding\.weight\.v' is missing"),
         (lambda state: state.update(extra=np.zeros(1, np.float32)), "'extra' is not one of"),
         (lambda state: state.update(step=np.array(3, np.float32)), "dtype"),

@@ -243,7 +243,7 @@ class TestFiles:
         [
             (lambda state: state["state"][0].update(exp_avg=torch.zeros(2, 2)), r"'exp_avg' has shape \(2, 2\)"),
             (lambda state: state["state"][1].update(exp_avg=torch.zeros(11, 6, dtype=torch.float64)), "float64"),
-            (lambda state: state["state"][1].update(exp_avg_sq=torch.full((11, 6), torch.nan)), "NaN in it"),
+            (lambda state: state["state"][1].update(exp_avg_sq=torch.full((11, 6), torch.nan)), "contains NaN"),
             (lambda state: state["state"][1].pop("exp_avg_sq"), "'exp_avg_sq' is missing"),
             (
                 lambda state: state["state"][1].update(momentum_buffer=torch.zeros(11, 6)),

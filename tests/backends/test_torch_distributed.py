@@ -126,5 +126,5 @@ def test_each_backend_says_which_models_are_the_others(tmp_path):
     with pytest.raises(TypeError, match="model is of type Model; expected one in DistributedDataParallel or after"):
         DistributedPyTorchTrainingBackend(model, optimizer, masked_cross_entropy_torch, tmp_path)
     model.set_requires_gradient_sync = lambda: None  # as fully_shard adds it
-    with pytest.raises(TypeError, match="take DistributedPyTorchTrainingBackend"):
+    with pytest.raises(TypeError, match="use DistributedPyTorchTrainingBackend"):
         PyTorchTrainingBackend(model, optimizer, masked_cross_entropy_torch, tmp_path)

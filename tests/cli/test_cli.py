@@ -763,7 +763,7 @@ def test_groups_that_cannot_be_shared(model, task, tmp_path):
     result = in_processes(model, task, tmp_path / "out", "--per-device-train-batch-size", "12")
     assert result.returncode == 2
     assert_one_error_line(result.stderr, "3 groups of 4 completions, which do not divide evenly among 2 processes")
-    assert "All processes together sample per_device_train_batch_size * " in result.stderr
+    assert "All processes together learn from per_device_train_batch_size * " in result.stderr
     assert not (tmp_path / "out").exists()
 
 
@@ -896,7 +896,7 @@ def test_folders_that_are_not_a_run_s_are_left_alone(train, tmp_path, capsys):
     (tmp_path / "policy").mkdir()
     (tmp_path / "policy" / "notes.txt").write_text("mine")
     assert train(tmp_path, "--overwrite") == 2
-    assert_one_error_line(capsys.readouterr().err, "holds policy but no run.json")
+    assert_one_error_line(capsys.readouterr().err, "contains policy but no run.json")
     assert (tmp_path / "policy" / "notes.txt").read_text() == "mine"
 
 

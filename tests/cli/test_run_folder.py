@@ -78,6 +78,7 @@ def train(monkeypatch):
     """train(output, *options) -> exit status of a run of 5 steps with a checkpoint at every second."""
     monkeypatch.setattr(run_start, "new_trainer", lambda settings, task, world: Counter(GRPOConfig(**settings.args)))
     monkeypatch.setattr(run_start, "say_what_it_takes", lambda *_: None)
+    monkeypatch.setattr(run_start, "faster_learner", lambda *_: "")
     monkeypatch.setattr(GRPOTrainer, "resume", Counter.resume)
     monkeypatch.setattr(Counter.train, "__doc__", None)
     monkeypatch.setattr(

@@ -263,7 +263,7 @@ def test_a_damaged_file(checkpoint, make_trainer, name, damage):
     ("content", "message"),
     [
         ('{"step": 2', "is not valid JSON"),
-        ("[]", "holds list; expected a JSON object"),
+        ("[]", "contains list; expected a JSON object"),
         ("{}", "lacks step, task, compute_dtype, args; it was written by another version"),
         ('{"step": 2, "task": "sevens", "args": {}}', "lacks compute_dtype"),
         ('{"step": 2, "task": "sevens", "args": null, "compute_dtype": "float32"}', "cannot be read"),
