@@ -106,7 +106,7 @@ class Exercise:
 
     def _examine(self, answer: Any) -> Result:
         if answer is None or answer is ... or is_stub(answer):
-            place = f" in `{self.solution.__name__}` by your code" if callable(self.solution) else " by your answer"
+            place = f" in `{self.solution.__name__}` with your code" if callable(self.solution) else " with your answer"
             return Result(
                 self,
                 "not attempted",

@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import wraps
+
+import numpy as np
 
 from mlx_grpo_kit.grpo.advantages import GroupAdvantages
+from mlx_grpo_kit.grpo.batch import Completions, Scores
 from mlx_grpo_kit.grpo.config import GRPOConfig
 from mlx_grpo_kit.grpo.learners import Learner, learner_class
 from mlx_grpo_kit.grpo.objectives import LossType
@@ -55,7 +59,26 @@ class OwnParts:
         return Parts(
             sampler=self.sampler or sampler,
             rewards=TaskRewards(reward_funcs, args, length, world, warned_of),
-            advantages=self.advantages or GroupAdvantages(args),
+            advantages=_checked(self.advantages) if self.advantages else GroupAdvantages(args),
             learner=learner(policy.config, args, replace(loss, loss_type=self.loss or loss.loss_type), world),
             optimizer=optimizer,
         )
+
+
+def _checked(rule: Advantages) -> Advantages:
+    """`rule`, with a ValueError if it does not return rewards [N] and advantages."""
+
+    @wraps(rule)
+    def advantages(completions: Completions, scores: Scores) -> tuple[np.ndarray, np.ndarray]:
+        found, count = rule(completions, scores), len(completions)
+        if not (isinstance(found, tuple | list) and len(found) == 2 and np.shape(found[0]) == (count,)):
+            what = f"{len(found)} values" if isinstance(found, tuple | list) else type(found).__name__
+            if isinstance(found, tuple | list) and len(found) == 2:
+                what = f"rewards of shape {np.shape(found[0])}"
+            raise ValueError(
+                f"advantages= returned {what}; expected two arrays: rewards, of shape ({count},), and advantages, of "
+                f"shape ({count},) or ({count}, T) with one per token."
+            )
+        return found
+
+    return advantages

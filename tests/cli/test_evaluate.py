@@ -47,6 +47,11 @@ def test_a_file_is_asked_whole_or_as_training_holds_it_back(capsys, rows):
     assert "sums: 7 problems" in numbers(capsys, *settings, "--num-problems", 7)
 
 
+def test_a_file_is_asked_as_chats(capsys, rows):
+    settings = ["--model", "tiny-chat", "--data", rows, "--max-completion-length", 4]
+    assert "sums-chat: 60 problems, one completion each" in numbers(capsys, *settings)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -235,3 +235,21 @@ def test_the_length_of_a_gradient():
     values = {name: rng.normal(size=[3, size]).astype(np.float32) for name, size in (("a", 4), ("b", 50))}
     expected = np.sqrt(sum((value.astype(np.float64) ** 2).sum() for value in values.values()))
     assert Gradient({name: mx.array(value) for name, value in values.items()}).norm == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        (lambda completions, scores: scores.values.sum(axis=1), "returned ndarray"),
+        (lambda completions, scores: None, "returned NoneType"),
+        (lambda completions, scores: (np.zeros(2), np.zeros(8)), r"rewards of shape \(2,\)"),
+        (lambda completions, scores: (np.zeros(8), np.zeros(8), 1), "returned 3 values"),
+    ],
+)
+def test_a_rule_that_returns_something_else_is_told_what_is_expected(make_trainer, rule, words):
+    trainer = make_trainer()
+    trainer = GRPOTrainer(
+        trainer.config, trainer.params, trainer.tokenizer, trainer.task, trainer.args, advantages=rule
+    )
+    with pytest.raises(ValueError, match=f"{words}.*expected two arrays: rewards"):
+        next(trainer.train(1))

@@ -450,6 +450,7 @@ def advantages(rewards, group_size):
 GOOD = Told("advantages that compare each answer with its own group")
 
 
+ROUNDING = 1e-3  # float32 makes 7e-5 of a group of equal rewards of 0.1, where the formula divides by 1e-4
 APART = Told("groups made of every so many-th answer, where the answers of a group are next to each other")
 
 
@@ -483,7 +484,7 @@ def _properties(function, rewards, group_size):
     changed = [*rewards[:group_size], *(each * 3 + 2 for each in rewards[group_size:])]
     with_others = np.asarray(function(changed), dtype=float).reshape(-1)[:group_size]
     first = found[:group_size]
-    if not np.allclose(with_others, first, atol=1e-6):
+    if not np.allclose(with_others, first, atol=ROUNDING):
         lengths = np.linalg.norm(first) * np.linalg.norm(with_others)
         if lengths > 0 and first @ with_others > (1 - 1e-6) * lengths:
             return Told("advantages whose size, not their sign, changes with the rewards of other groups")
@@ -492,7 +493,7 @@ def _properties(function, rewards, group_size):
         return Told("no negative number for any answer")
     groups, pushes = (each.reshape(-1, group_size) for each in (given, found))
     tied = np.ptp(groups, axis=1) == 0
-    if np.abs(pushes[tied]).max(initial=0) > 1e-6:
+    if np.abs(pushes[tied]).max(initial=0) > ROUNDING:
         return Told("advantages that are not 0 in a group of equal rewards")
     above = groups - groups.mean(axis=1, keepdims=True)
     clear = (np.abs(above) > 1e-9) & ~tied[:, None]
@@ -501,7 +502,7 @@ def _properties(function, rewards, group_size):
     if (pushes[clear] * above[clear] <= 1e-9).any():
         return Told("advantages without the sign of the distance from the group's mean")
     for row, push in zip(groups, pushes):
-        if (np.diff(push[np.argsort(row, kind="stable")]) < -1e-6).any():
+        if (np.diff(push[np.argsort(row, kind="stable")]) < -ROUNDING).any():
             return Told("a smaller advantage for a better answer of the same group")
     return GOOD
 
@@ -898,9 +899,9 @@ TRAIN = Judged(
     "tokens; `tokenizer` has `encode`, `decode` and `eos_token_ids`. Train on what `task.sample` returns, and on "
     "rewards: the held-out problems are for the exam, and no problem shows its `answer` to your loop. Leave the "
     "`params` that you are given as they are. Equal seeds give equal runs. Optimizer, learning rate, group size and "
-    "number of steps are yours. The check runs your loop for **two minutes** at most (of processor time, or on the "
-    "clock where that is less). Every 20 steps the policy takes an exam: all 1,003 held-out sums, drawn at temperature "
-    "1 and counted by the kit's own evaluation. If more than 85% are right, it takes two more, and you pass if the "
+    "number of steps are yours. The check runs your loop for **two minutes** at most, of processor time or on the clock, "
+    "whichever is less. It stops a run that collapses within seconds, so call it early. Every 20 steps the policy takes "
+    "an exam: all 1,003 held-out sums, drawn at temperature 1 and counted by the kit's own evaluation. If more than 85% are right, it takes two more, and you pass if the "
     "mean of the three is above 85%.",
     minutes=30,
     difficulty=3,
@@ -999,8 +1000,8 @@ NO_DIFFERENCE = {
 JUDGED = (
     'Run both versions with `paired` on at least five seeds and answer with a tuple: your claim (`"better"`, '
     '`"worse"` or `"no difference"`: the second version against the first), and the report that `paired` returned, '
-    "of accuracies from 0 to 1. A change that only multiplies the gradient by a constant does not count: clipping and "
-    "Adam cancel the factor, so both versions are the same run."
+    "of accuracies from 0 to 1. A change that only multiplies the gradient by a constant does not count: Adam cancels "
+    "the factor, and all that is left is which steps are clipped."
 )
 
 LOSS = Extension(

@@ -148,8 +148,8 @@ def mistakes_with(report: Mapping[str, Sequence[float]]) -> tuple[Mistake, ...]:
             "the same program twice",
             ("no difference", {**report, "after": before}),
             "Both versions gave exactly the same numbers with every seed. Either your second version does not reach "
-            "the line that you changed, or the change multiplies the gradient by a constant, which clipping and Adam "
-            "cancel. Leave-one-out, for example, is the reward minus the mean, times G / (G - 1). Measure another "
+            "the line that you changed, or the change multiplies the gradient by a constant, which Adam cancels. "
+            "Leave-one-out, for example, is the reward minus the mean, times G / (G - 1). Measure another "
             "change.",
             1,
         ),
