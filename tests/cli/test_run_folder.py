@@ -256,7 +256,7 @@ def test_a_folder_best_of_the_users_own_is_not_touched(train, tmp_path, capsys):
     (tmp_path / "best").mkdir()
     (tmp_path / "best" / "notes.txt").write_text("mine")
     assert train(tmp_path, "--overwrite", "--keep-best") == 2
-    assert "best/notes.txt, which no run wrote there" in capsys.readouterr().err
+    assert "best/notes.txt, which no run wrote" in capsys.readouterr().err
     assert (tmp_path / "best" / "notes.txt").read_text() == "mine"
 
 

@@ -296,7 +296,9 @@ def test_trls_form_is_called_by_names():
 
     def judge(completions, truth): ...
 
-    with pytest.raises(TaskError, match=r"'judge' asks for 'truth', but no problem has it\. All .* have answer, row"):
+    with pytest.raises(
+        TaskError, match=r"'judge' has a parameter 'truth', but no problem has it\. All .* have answer, row"
+    ):
         compute_rewards([judge], ASKED, NUMBERS)
 
 
@@ -458,7 +460,7 @@ class TestInTheTrainer:
     @pytest.mark.parametrize(
         ("task", "message"),
         [
-            ("addition", "the text 'addition'; expected a task"),
+            ("addition", "the string 'addition'; expected a task"),
             (object(), "object is not a task yet: it lacks name"),
         ],
     )

@@ -46,5 +46,5 @@ def test_a_name_that_is_no_run_is_refused_and_never_taken_for_a_path(fake, tmp_p
 def test_what_is_no_run_is_refused_in_words(fake):
     with pytest.raises(TypeError, match="A run to compare with is a int; expected a RunRecord or the folder"):
         Dashboard(fake.FakeTrainer(), max_steps=3, compare=[7])
-    with pytest.raises(FileNotFoundError, match="holds no metrics"):
+    with pytest.raises(FileNotFoundError, match="contains no metrics"):
         Dashboard(fake.FakeTrainer(), max_steps=3, compare="nowhere")

@@ -131,7 +131,9 @@ def test_a_missing_column_is_named_with_those_there_are():
         TaskError, match=r"'judge' has a parameter 'level', but problem 1 of 2 lacks it\. All .* have a, answer"
     ):
         reward_arguments(judge, PROBLEMS, COMPLETIONS)
-    with pytest.raises(TaskError, match=r"asks for 'solution', but no problem has it\. All problems have a, answer"):
+    with pytest.raises(
+        TaskError, match=r"has a parameter 'solution', but no problem has it\. All problems have a, answer"
+    ):
         reward_arguments(lambda completions, solution, **kwargs: 0, PROBLEMS, COMPLETIONS)
 
 
