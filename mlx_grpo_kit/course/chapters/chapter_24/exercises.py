@@ -899,10 +899,10 @@ TRAIN = Judged(
     "tokens; `tokenizer` has `encode`, `decode` and `eos_token_ids`. Train on what `task.sample` returns, and on "
     "rewards: the held-out problems are for the exam, and no problem shows its `answer` to your loop. Leave the "
     "`params` that you are given as they are. Equal seeds give equal runs. Optimizer, learning rate, group size and "
-    "number of steps are yours. The check runs your loop for **two minutes** at most, of processor time or on the clock, "
-    "whichever is less. It stops a run that collapses within seconds, so call it early. Every 20 steps the policy takes "
-    "an exam: all 1,003 held-out sums, drawn at temperature 1 and counted by the kit's own evaluation. If more than 85% are right, it takes two more, and you pass if the "
-    "mean of the three is above 85%.",
+    "number of steps are yours. The check runs your loop for **two minutes** at most, of processor time or on the "
+    "clock, whichever is less. It stops a run that collapses within seconds, so call it early. Every 20 steps the "
+    "policy takes an exam: all 1,003 held-out sums, drawn at temperature 1 and counted by the kit's own evaluation. If "
+    "more than 85% are right, it takes two more, and you pass if the mean of the three is above 85%.",
     minutes=30,
     difficulty=3,
     solution=train,
