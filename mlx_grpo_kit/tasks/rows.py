@@ -202,6 +202,8 @@ class _Line(dict):
 def read_rows(path: str | os.PathLike) -> Iterator[dict[str, Any]]:
     """Yield the objects in a file of JSON lines; skip empty lines. Raises the errors of `from_file`."""
     path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"There is no file {path}; expected a file with a JSON object in each line.")
     check_regular(path)
     with path.open("rb") as file:
         for number in range(1, MAX_ROWS + 2):

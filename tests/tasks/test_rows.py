@@ -386,3 +386,10 @@ def test_an_epoch_has_every_problem_once_in_an_order_of_its_own():
     assert [problem.prompt[0]["content"].split("\n")[0] for problem in chat.in_order(3, 5, 4)] == prompts[5:9]
     assert chat.num_train == size
     assert not hasattr(Addition().in_chat(), "in_order")
+
+
+def test_a_missing_file_is_named_with_what_is_expected(tmp_path):
+    with pytest.raises(
+        FileNotFoundError, match=r"There is no file .*nowhere\.jsonl; expected a file with a JSON object"
+    ):
+        RowsTask.from_file(tmp_path / "nowhere.jsonl")

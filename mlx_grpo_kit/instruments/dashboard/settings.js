@@ -7,7 +7,7 @@ class Settings {
     this.summary = h("summary", {});
     this.body = h("tbody");
     this.node = h("details", {class: "kit-settings", hidden: !rows.length}, this.summary,
-      h("div", {class: "kit-box", tabindex: 0, role: "region", "aria-label": "settings"}, h("table", {},
+      h("div", {class: "kit-box", tabindex: 0, role: "group", "aria-label": "settings"}, h("table", {},
         h("thead", {}, h("tr", {}, ...["setting", "value", "why"].map(words => h("th", {scope: "col"}, words)))), this.body)));
     this.known = null;
     this.show({});
