@@ -1,7 +1,7 @@
-"""Batched generation of answers whose lengths differ by ten: 64 rows of 24 to 240 tokens.
+"""Batched generation with random stops: 64 answers of 24 to 240 tokens.
 
-The first token of a row decides its length, and a random model draws any token. So the number of tokens differs from
-turn to turn; the seconds of a turn are scaled to the mean number.
+From its 24th token on, a row ends with the first draw of an end token; these are one in 64 of the vocabulary. So the
+number of tokens differs from turn to turn, and the seconds of a turn are scaled to the mean number.
 """
 
 import time
@@ -10,34 +10,31 @@ import numpy as np
 
 from tests.benchmarks.contest import Contestant
 
-ROWS, PROMPT, SHORTEST, LONGEST = 64, 12, 24, 240
-TOKENS = ROWS * (SHORTEST + LONGEST) // 2
+ROWS, PROMPT, SHORTEST, LONGEST, CHANCE = 64, 12, 24, 240, 1 / 64
+TOKENS = round(ROWS * (SHORTEST + (1 - CHANCE) * (1 - (1 - CHANCE) ** (LONGEST - SHORTEST)) / CHANCE))
 PROMPTS = np.random.default_rng(0).integers(3, 64, (ROWS, PROMPT)).tolist()
-SIZES = ("tiny", "m")
 
 
 class Drawer:
-    """A subclass returns completions from `draw()`. The evidence is how many ended too early or too late."""
+    """A subclass returns completions from `draw()`. The evidence is how many rows ended too early or too late."""
 
     def __init__(self, model):
-        self.vocab_size = model.vocab_size
-
-    def length(self, first_token) -> int:
-        """Tokens of the row that begins with this one."""
-        return SHORTEST + (LONGEST - SHORTEST) * int(first_token) // (self.vocab_size - 1)
+        self.num_ends = int(model.vocab_size * CHANCE)
 
     def turn(self):
         started = time.perf_counter()
-        drawn = self.draw()
-        seconds = time.perf_counter() - started
-        self.wrong = sum(len(row) != length for row, length in zip(drawn, self.expected(drawn), strict=True))
-        return seconds * TOKENS / sum(map(len, drawn))
+        self.drawn = self.draw()
+        return (time.perf_counter() - started) * TOKENS / sum(map(len, self.drawn))
 
-    def expected(self, drawn):
-        return [self.length(row[0]) for row in drawn]
+    def ends(self, ids) -> bool:
+        """True if a row ends with the last of these tokens."""
+        return len(ids) >= SHORTEST and ids[-1] < self.num_ends
 
     def evidence(self):
-        return self.wrong
+        return sum(
+            any(self.ends(row[:end]) for end in range(1, len(row))) or not (self.ends(row) or len(row) == LONGEST)
+            for row in self.drawn
+        )
 
 
 class Kit(Drawer):
@@ -48,13 +45,7 @@ class Kit(Drawer):
     def draw(self):
         from mlx_grpo_kit.generation import SamplingConfig, generate
 
-        return generate(
-            self.config,
-            self.params,
-            PROMPTS,
-            sampling=SamplingConfig(LONGEST),
-            stop=lambda ids: len(ids) == self.length(ids[0]),
-        ).completions
+        return generate(self.config, self.params, PROMPTS, sampling=SamplingConfig(LONGEST), stop=self.ends).completions
 
 
 class KitThatKeepsRows(Kit):
@@ -70,7 +61,7 @@ class KitThatKeepsRows(Kit):
 
 
 class MLXLM(Drawer):
-    """mlx-lm's rows leave the batch too. It is told the lengths, spread evenly."""
+    """mlx-lm's rows leave the batch too. It has no random stops, so it gets lengths of the same distribution."""
 
     class NoEnd:
         eos_token_ids = ()
@@ -82,7 +73,8 @@ class MLXLM(Drawer):
     def __init__(self, model):
         super().__init__(model)
         self.model = model.mlx_lm()
-        self.lengths = np.random.default_rng(1).permutation(np.linspace(SHORTEST, LONGEST, ROWS).round().astype(int))
+        more = np.random.default_rng(1).geometric(CHANCE, ROWS) - 1
+        self.lengths = np.minimum(SHORTEST + more, LONGEST).tolist()
 
     def draw(self):
         from mlx_lm.generate import batch_generate
@@ -92,15 +84,15 @@ class MLXLM(Drawer):
             self.model,
             self.NoEnd,
             PROMPTS,
-            max_tokens=self.lengths.tolist(),
+            max_tokens=self.lengths,
             sampler=make_sampler(1.0),
             return_token_ids=True,
             completion_batch_size=ROWS,
             prefill_batch_size=ROWS,
         ).token_ids
 
-    def expected(self, drawn):
-        return self.lengths
+    def evidence(self):
+        return sum(len(row) != length for row, length in zip(self.drawn, self.lengths, strict=True))
 
 
 class Transformers(Drawer):
@@ -112,10 +104,9 @@ class Transformers(Drawer):
         import torch
         from transformers import StoppingCriteria, StoppingCriteriaList
 
-        class AtItsLength(StoppingCriteria):
+        class AtAnEnd(StoppingCriteria):
             def __call__(criterion, input_ids, scores, **kwargs):  # noqa: N805
-                drawn = input_ids.shape[1] - PROMPT
-                return SHORTEST + (LONGEST - SHORTEST) * input_ids[:, PROMPT] // (self.vocab_size - 1) <= drawn
+                return (input_ids[:, -1] < self.num_ends) & (input_ids.shape[1] - PROMPT >= SHORTEST)
 
         with torch.no_grad():
             tokens = self.model.generate(
@@ -126,9 +117,10 @@ class Transformers(Drawer):
                 pad_token_id=0,
                 do_sample=True,
                 top_k=0,
-                stopping_criteria=StoppingCriteriaList([AtItsLength()]),
+                stopping_criteria=StoppingCriteriaList([AtAnEnd()]),
             )[:, PROMPT:].tolist()
-        return [row[: self.length(row[0])] for row in tokens]
+        ends = (next((end for end in range(1, len(row)) if self.ends(row[:end])), len(row)) for row in tokens)
+        return [row[:end] for row, end in zip(tokens, ends, strict=True)]
 
 
 def test_ragged(model, bench):

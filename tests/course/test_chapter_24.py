@@ -447,6 +447,7 @@ FEW = {name: values[:4] for name, values in chapter.NO_DIFFERENCE.items()}
         (3, lambda rewards, size: rewards, "the rewards themselves"),
         (3, lambda rewards, size: -np.array(minus_the_mean(rewards, size)), "learn to be wrong"),
         (3, lambda rewards, size: minus_the_mean(rewards, size)[:-1], "numbers for"),
+        (3, lambda rewards, size: np.reshape(minus_the_mean(rewards, size), (-1, size)), "not one list of numbers"),
         (4, gradient_of_everything, "The prompt's tokens are in the loss"),
         (4, gradient_of_centred_advantages, "Take the advantages as they are"),
         (4, gradient_with_its_old_ones, "The old log-probabilities have a gradient too"),

@@ -476,7 +476,9 @@ def _properties(function, rewards, group_size):
     result, given = function([*rewards]), np.array(rewards, dtype=float)
     if result is None:
         return None
-    found = np.asarray(result, dtype=float).reshape(-1)
+    found = np.asarray(result, dtype=float)
+    if found.ndim > 1:
+        return Told(f"a table of shape {found.shape}, not one list of numbers (`.reshape(-1)` makes one)")
     if found.shape != given.shape:
         return Told(f"{found.size} numbers for {given.size} rewards")
     if not np.isfinite(found).all():
