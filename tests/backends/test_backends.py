@@ -133,16 +133,16 @@ class TestBatchesThatAreRefused:
     @pytest.mark.parametrize(
         ("change", "error", "words"),
         [
-            (lambda batch: [*batch], TypeError, "came as list; expected a dictionary"),
+            (lambda batch: [*batch], TypeError, "has type list; expected a dictionary"),
             (lambda batch: {}, ValueError, "lacks 'input_ids'; it has nothing"),
             (lambda batch: batch | {"labels": None}, TypeError, "'labels' is of type NoneType; expected "),
             (lambda batch: batch | {"loss_mask": [1.0]}, TypeError, "'loss_mask' is of type list; expected "),
             (lambda batch: batch | {"labels": batch["labels"][:, 1:]}, ValueError, r"labels have shape \(3, 4\) and "),
             (lambda batch: batch | {"loss_mask": batch["loss_mask"] * 0}, ValueError, "loss_mask is 0 everywhere"),
-            (lambda batch: batch | {1: 2}, TypeError, "The batch has 1; expected names"),
-            (lambda batch: batch | {"input_ids": IDS}, TypeError, "'input_ids' hold ndarray; expected "),
-            (lambda batch: batch | {"input_ids": (IDS.tolist(),)}, TypeError, "'input_ids' hold list; expected "),
-            (lambda batch: batch | {"input_ids": {"ids": IDS}}, TypeError, "'input_ids' hold ndarray; expected "),
+            (lambda batch: batch | {1: 2}, TypeError, "The batch has 1; expected strings as names"),
+            (lambda batch: batch | {"input_ids": IDS}, TypeError, "'input_ids' contain ndarray; expected "),
+            (lambda batch: batch | {"input_ids": (IDS.tolist(),)}, TypeError, "'input_ids' contain list; expected "),
+            (lambda batch: batch | {"input_ids": {"ids": IDS}}, TypeError, "'input_ids' contain ndarray; expected "),
             (lambda batch: batch | {"weights": 1}, TypeError, "cannot be called with this batch.*'weights'"),
         ],
     )
@@ -356,7 +356,7 @@ class TestLoadingWeights:
                 ValueError,
                 "dtype",
             ),
-            (lambda weights: weights | {"output.weight": weights["output.weight"] * np.nan}, ValueError, "NaN in it"),
+            (lambda weights: weights | {"output.weight": weights["output.weight"] * np.nan}, ValueError, "contains NaN"),
             (lambda weights: weights | {"output.weight": [1.0]}, TypeError, "'output.weight' is of type list"),
         ],
     )
