@@ -401,7 +401,7 @@ def test_a_file_that_is_something_else(folder, content):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b'{"vocab', "is not valid JSON"), (b"\xff\xfe", "is not valid JSON"), (b"[]", "holds list")],
+    [(b'{"vocab', "is not valid JSON"), (b"\xff\xfe", "is not valid JSON"), (b"[]", "contains list")],
 )
 def test_a_broken_config(folder, content, message):
     (folder / "config.json").write_bytes(content)
