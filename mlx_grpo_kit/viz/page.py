@@ -79,7 +79,7 @@ const makeSheet = sheet => {
   const columns = getComputedStyle(sheet).gridTemplateColumns.split(" ").length;
   let pressed = null;
   if (!pixels.length) return;
-  sheet.setAttribute("role", "grid");
+  sheet.setAttribute("role", "group");
   const stand = pixel => { pixels.forEach(each => each.tabIndex = each === pixel ? 0 : -1); };
   stand(pixels[0]);
   pixels.forEach((pixel, at) => {
