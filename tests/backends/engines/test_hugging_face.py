@@ -102,7 +102,7 @@ def test_names_of_all_kinds_meet_in_the_kits(tied):
     if tied:
         with pytest.raises(ValueError, match=r"lm_head.weight is not the embedding"):
             to_kit(config, wrong)
-    with pytest.raises(ValueError, match="comes twice"):
+    with pytest.raises(ValueError, match="occurs twice"):
         to_kit(config, published | {"embedding.weight": published["model.embed_tokens.weight"]})
     with pytest.raises(ValueError, match=r"Parameter 'final_norm.weight' has 1 of 8 numbers"):
         to_kit(config, params | {"final_norm.weight": mx.array([1.0] * 7 + [float("nan")])})
