@@ -356,7 +356,11 @@ class TestLoadingWeights:
                 ValueError,
                 "dtype",
             ),
-            (lambda weights: weights | {"output.weight": weights["output.weight"] * np.nan}, ValueError, "contains NaN"),
+            (
+                lambda weights: weights | {"output.weight": weights["output.weight"] * np.nan},
+                ValueError,
+                "contains NaN",
+            ),
             (lambda weights: weights | {"output.weight": [1.0]}, TypeError, "'output.weight' is of type list"),
         ],
     )

@@ -12,14 +12,14 @@ from tests.benchmarks.contest import Contestant
 
 ROWS, PROMPT, SHORTEST, LONGEST, CHANCE = 64, 12, 24, 240, 1 / 64
 TOKENS = round(ROWS * (SHORTEST + (1 - CHANCE) * (1 - (1 - CHANCE) ** (LONGEST - SHORTEST)) / CHANCE))
-PROMPTS = np.random.default_rng(0).integers(3, 64, (ROWS, PROMPT)).tolist()
 
 
 class Drawer:
     """A subclass returns completions from `draw()`. The evidence is how many rows ended too early or too late."""
 
-    def __init__(self, model):
-        self.num_ends = int(model.vocab_size * CHANCE)
+    def __init__(self, model, rows, longest):
+        self.num_ends, self.longest = int(model.vocab_size * CHANCE), longest
+        self.prompts = np.random.default_rng(0).integers(3, 64, (rows, PROMPT)).tolist()
 
     def turn(self):
         started = time.perf_counter()
@@ -32,20 +32,22 @@ class Drawer:
 
     def evidence(self):
         return sum(
-            any(self.ends(row[:end]) for end in range(1, len(row))) or not (self.ends(row) or len(row) == LONGEST)
+            any(self.ends(row[:end]) for end in range(1, len(row))) or not (self.ends(row) or len(row) == self.longest)
             for row in self.drawn
         )
 
 
 class Kit(Drawer):
-    def __init__(self, model):
-        super().__init__(model)
+    def __init__(self, model, rows, longest):
+        super().__init__(model, rows, longest)
         self.config, self.params = model.kit()
 
     def draw(self):
         from mlx_grpo_kit.generation import SamplingConfig, generate
 
-        return generate(self.config, self.params, PROMPTS, sampling=SamplingConfig(LONGEST), stop=self.ends).completions
+        return generate(
+            self.config, self.params, self.prompts, sampling=SamplingConfig(self.longest), stop=self.ends
+        ).completions
 
 
 class KitThatKeepsRows(Kit):
@@ -70,11 +72,11 @@ class MLXLM(Drawer):
         def decode(ids) -> str:
             return ""
 
-    def __init__(self, model):
-        super().__init__(model)
+    def __init__(self, model, rows, longest):
+        super().__init__(model, rows, longest)
         self.model = model.mlx_lm()
-        more = np.random.default_rng(1).geometric(CHANCE, ROWS) - 1
-        self.lengths = np.minimum(SHORTEST + more, LONGEST).tolist()
+        more = np.random.default_rng(1).geometric(CHANCE, rows) - 1
+        self.lengths = np.minimum(SHORTEST + more, longest).tolist()
 
     def draw(self):
         from mlx_lm.generate import batch_generate
@@ -83,12 +85,12 @@ class MLXLM(Drawer):
         return batch_generate(
             self.model,
             self.NoEnd,
-            PROMPTS,
+            self.prompts,
             max_tokens=self.lengths,
             sampler=make_sampler(1.0),
             return_token_ids=True,
-            completion_batch_size=ROWS,
-            prefill_batch_size=ROWS,
+            completion_batch_size=len(self.prompts),
+            prefill_batch_size=len(self.prompts),
         ).token_ids
 
     def evidence(self):
@@ -96,8 +98,8 @@ class MLXLM(Drawer):
 
 
 class Transformers(Drawer):
-    def __init__(self, model):
-        super().__init__(model)
+    def __init__(self, model, rows, longest):
+        super().__init__(model, rows, longest)
         self.model = model.transformers().eval()
 
     def draw(self):
@@ -110,9 +112,9 @@ class Transformers(Drawer):
 
         with torch.no_grad():
             tokens = self.model.generate(
-                torch.tensor(PROMPTS),
-                attention_mask=torch.ones(ROWS, PROMPT, dtype=torch.long),
-                max_new_tokens=LONGEST,
+                torch.tensor(self.prompts),
+                attention_mask=torch.ones(len(self.prompts), PROMPT, dtype=torch.long),
+                max_new_tokens=self.longest,
                 eos_token_id=None,
                 pad_token_id=0,
                 do_sample=True,
@@ -130,8 +132,10 @@ def test_ragged(model, bench):
         "mlx-lm batch_generate": MLXLM,
         "transformers generate": Transformers,
     }
+    rows, longest = (ROWS, LONGEST) if bench.measuring else (8, 48)
+    options = {"model": model, "rows": rows, "longest": longest}
     results = bench(
-        {name: Contestant(make, {"model": model}) for name, make in makers.items()},
+        {name: Contestant(make, options) for name, make in makers.items()},
         rounds=7,
         targets={"the kit, without leaving": 2.0, "mlx-lm batch_generate": 1.2, "transformers generate": 1.2},
         rate=("tokens/s", TOKENS),
