@@ -106,5 +106,5 @@ def test_names_of_all_kinds_meet_in_the_kits(tied):
         to_kit(config, published | {"embedding.weight": published["model.embed_tokens.weight"]})
     with pytest.raises(ValueError, match=r"Parameter 'final_norm.weight' has 1 of 8 numbers"):
         to_kit(config, params | {"final_norm.weight": mx.array([1.0] * 7 + [float("nan")])})
-    with pytest.raises(ValueError, match=r"'final_norm.weight' is of list"):
+    with pytest.raises(ValueError, match=r"'final_norm.weight' has dtype list"):
         to_kit(config, params | {"final_norm.weight": [1.0] * 8})
