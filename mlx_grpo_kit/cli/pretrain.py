@@ -12,6 +12,7 @@ right or wrong does change that.
 
 from __future__ import annotations
 
+import argparse
 import os
 import tempfile
 import time
@@ -244,3 +245,20 @@ def held_out_accuracy(params: dict[str, mx.array], tokenizer: Tokenizer, task: T
     )
     texts = [tokenizer.decode(ids) for ids in rollout.completions]
     return float(np.mean([task.is_correct(problem, text) for problem, text in zip(problems, texts, strict=True)]))
+
+
+def as_program(pretrain: Callable[..., list[float]], words: str, steps: int) -> None:
+    """Run a pre-training from the command line: `python -m MODULE DIR [--steps N]`.
+
+    Args:
+        pretrain: (folder, steps=) -> losses.
+        words: the description in --help.
+        steps: the number of steps that made the model that ships.
+    """
+    parser = argparse.ArgumentParser(description=words)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--steps", type=int, default=steps)
+    options = parser.parse_args()
+    began = time.perf_counter()
+    losses = pretrain(options.folder, steps=options.steps)
+    print(f"loss {np.mean(losses[-50:]):.3f} after {options.steps} steps, {time.perf_counter() - began:.0f} s")

@@ -9,8 +9,6 @@ right now and then, its answers are short or long, and the long ones are mostly 
 
 from __future__ import annotations
 
-import argparse
-import time
 from pathlib import Path
 
 from mlx_grpo_kit.runtime import mx  # isort: skip  first: it binds the fast BLAS before anything loads MLX
@@ -18,6 +16,7 @@ import numpy as np
 
 from mlx_grpo_kit.cli.pretrain import (
     CONFIG,
+    as_program,
     character_tokenizer,
     held_out_accuracy,
     homework_batch,
@@ -90,10 +89,4 @@ def pretrain_steps(
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Make the tiny model that shows its working.")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--steps", type=int, default=700)
-    options = parser.parse_args()
-    began = time.perf_counter()
-    found = pretrain_steps(options.folder, steps=options.steps)
-    print(f"loss {np.mean(found[-50:]):.3f} after {options.steps} steps, {time.perf_counter() - began:.0f} s")
+    as_program(pretrain_steps, "Make the tiny model that shows its working.", steps=700)

@@ -8,10 +8,8 @@ JSON, numbers copied wrongly, results that are ignored, guesses that earlier ans
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +20,7 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from mlx_grpo_kit.cli.pretrain import imitation_update
+from mlx_grpo_kit.cli.pretrain import as_program, imitation_update
 from mlx_grpo_kit.grpo.conversations import suffix_ids
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params, load_tokenizer, save_pretrained
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
@@ -232,10 +230,4 @@ def _pieces(tokenizer: Tokenizer, task: Calculator | GuessTheNumber, problem: Pr
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Create the tiny model that calls tools.")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--steps", type=int, default=2000)
-    options = parser.parse_args()
-    began = time.perf_counter()
-    found = pretrain_tools(options.folder, options.steps)
-    print(f"loss {np.mean(found[-50:]):.3f} after {options.steps} steps, {time.perf_counter() - began:.0f} s")
+    as_program(pretrain_tools, "Create the tiny model that calls tools.", steps=2000)

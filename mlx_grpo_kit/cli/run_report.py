@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -109,7 +108,7 @@ class Report:
     def done(self, step: TrainStep, metrics: Mapping[str, float]) -> None:
         """Show a step that was written, and save a checkpoint if one is due."""
         self._display.update(step, metrics)
-        if self.settings.keep_best and "eval/accuracy" in metrics and self.folder.best_step() == step.step:
+        if self.settings.keep_best and "eval/accuracy" in metrics and self.folder.best_point()[0] == step.step:
             self.trainer.save_pretrained(self.folder.best, model_folder(self.settings.model))
         if step.step % self.settings.save_every == 0:
             self.folder.save(self.trainer)
@@ -163,8 +162,8 @@ class Report:
         """A line on the policy that --keep-best kept."""
         if not self.settings.keep_best:
             return []
-        step, folder = self.folder.best_step(), self.folder
-        accuracy = dict(folder.measured()).get(step, math.nan)
+        folder = self.folder
+        step, accuracy = folder.best_point()
         if not folder.best.exists():
             return [f"  best      none kept: accuracy was never higher than {accuracy:.3f}, after step {step}"]
         return [f"  best      {folder.typed(folder.best)}, accuracy {accuracy:.3f} after step {step}"]

@@ -32,27 +32,21 @@ def check_config(config: GRPOConfig) -> None:
         raise ValueError(f"weight_decay is {config.weight_decay}; expected 0 or more.")
     for name in ("per_device_train_batch_size", "gradient_accumulation_steps", "num_iterations"):
         check_whole(name, getattr(config, name), at_least=1)
-    if config.steps_per_generation is not None:
-        check_whole("steps_per_generation", config.steps_per_generation, at_least=1)
-        if config.steps_per_generation % config.gradient_accumulation_steps:
-            raise ValueError(
-                f"steps_per_generation is {config.steps_per_generation}; expected a multiple of "
-                f"gradient_accumulation_steps ({config.gradient_accumulation_steps}): a step samples so many "
-                "micro-batches, and gradient_accumulation_steps of them make an update."
-            )
+    _check_multiple(
+        config,
+        "steps_per_generation",
+        "gradient_accumulation_steps",
+        ": a step samples so many micro-batches, and gradient_accumulation_steps of them make an update",
+    )
     if config.max_completion_length is not None:
         check_whole("max_completion_length", config.max_completion_length, at_least=1)
     if config.max_tool_calling_iterations is not None:
         check_whole("max_tool_calling_iterations", config.max_tool_calling_iterations, at_least=0)
     if not config.tool_timeout > 0:
         raise ValueError(f"tool_timeout is {config.tool_timeout}; expected more than 0 seconds.")
-    if config.completion_batch_size is not None:
-        check_whole("completion_batch_size", config.completion_batch_size, at_least=1)
-        if config.completion_batch_size % config.num_generations:
-            raise ValueError(
-                f"completion_batch_size is {config.completion_batch_size}; expected a multiple of num_generations "
-                f"({config.num_generations}), because a prompt is computed once for its whole group."
-            )
+    _check_multiple(
+        config, "completion_batch_size", "num_generations", ", because a prompt is computed once for its whole group"
+    )
     if config.stop_strings is not None:
         stop_at(str, config.stop_strings)
         object.__setattr__(config, "stop_strings", tuple(config.stop_strings))  # a file has a list
@@ -147,3 +141,13 @@ def check_config(config: GRPOConfig) -> None:
         )
     config.sampling(1)
     config.loss(1)
+
+
+def _check_multiple(config: GRPOConfig, name: str, of: str, reason: str) -> None:
+    """Raise ValueError unless a setting is None or a multiple of another one."""
+    value, unit = getattr(config, name), getattr(config, of)
+    if value is None:
+        return
+    check_whole(name, value, at_least=1)
+    if value % unit:
+        raise ValueError(f"{name} is {value}; expected a multiple of {of} ({unit}){reason}.")

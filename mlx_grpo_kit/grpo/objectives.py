@@ -87,9 +87,9 @@ def clipped(batch: TokenBatch, config: GRPOLossConfig) -> tuple[Array, dict[str,
     """min(r A, clip(r, 1 - epsilon, 1 + epsilon_high) A). PPO, https://arxiv.org/abs/1707.06347, equation 7."""
     low, high = config.clip_range
     ratio, advantages = batch.ratio, batch.advantages
-    clipped_ratio = _clamp(ratio, low, high)
+    clipped_ratio = clamp(ratio, low, high)
     if config.delta is not None:
-        ratio = _clamp(ratio, -math.inf, config.delta)
+        ratio = clamp(ratio, -math.inf, config.delta)
     too_low = (ratio < low) & (advantages < 0)
     too_high = (ratio > high) & (advantages > 0)
     events = {
@@ -202,7 +202,7 @@ LOSS_TYPES: dict[str, LossType] = {
 }
 
 
-def _clamp(values: Array, low: float, high: float) -> Array:
+def clamp(values: Array, low: float, high: float) -> Array:
     """torch.clamp: a value exactly at a bound keeps its gradient. `mx.clip` would remove it."""
     return xp.where(values < low, low, xp.where(values > high, high, values))
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from mlx_grpo_kit.grpo import arrays as xp
 from mlx_grpo_kit.grpo.arrays import Array
-from mlx_grpo_kit.grpo.objectives import lengths
+from mlx_grpo_kit.grpo.objectives import clamp, lengths
 
 if TYPE_CHECKING:
     from mlx_grpo_kit.grpo.loss_config import GRPOLossConfig
@@ -51,7 +51,7 @@ def importance_weights(config: GRPOLossConfig, old_logps: Array, sampling_logps:
     low = -math.inf if config.importance_sampling_clip_min is None else config.importance_sampling_clip_min
     high = math.inf if config.importance_sampling_clip_max is None else config.importance_sampling_clip_max
     if bound == "truncate":
-        return xp.where(weights < low, low, xp.where(weights > high, high, weights))
+        return clamp(weights, low, high)
     return xp.where((weights < low) | (weights > high), 0.0, weights)
 
 

@@ -232,7 +232,7 @@ class RunFolder:
         self.check_ours()
         if (self.path / CHECKPOINTS).exists():
             clear_leftovers(self.path / CHECKPOINTS)
-        if self.best.exists() and self.best_step() > step:
+        if self.best.exists() and self.best_point()[0] > step:
             remove_folder(self.best)  # its step will be repeated
         for file, read in ((self.metrics, read_metrics), (self.completions, read_completions)):
             write_file(file, b"".join(line for number, line, _ in _whole_lines(file, read) if number <= step))
@@ -282,9 +282,9 @@ class RunFolder:
         """(step, accuracy on held-out problems) for each measurement."""
         return self.points("eval/accuracy")
 
-    def best_step(self) -> int:
-        """The first step after which accuracy was highest; 0 is the model before training."""
-        return max(self.measured(), key=lambda point: point[1], default=(0, 0.0))[0]
+    def best_point(self) -> tuple[int, float]:
+        """(step, accuracy) where accuracy was highest, the first of them; step 0 is the model before training."""
+        return max(self.measured(), key=lambda point: point[1], default=(0, math.nan))
 
     def points(self, metric: str) -> list[tuple[int, float]]:
         """(step, value) for each line of metrics.jsonl that has one."""

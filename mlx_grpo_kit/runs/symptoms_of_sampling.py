@@ -9,17 +9,17 @@ from mlx_grpo_kit.runs.symptoms_of_rewards import collapse
 from mlx_grpo_kit.runs.symptoms_of_updates import reward_fell
 from mlx_grpo_kit.runs.wording import percent, short
 
-# Metrics of loops that keep the sampler's log-probabilities: TRL's name, and the name without the mean.
-SCORED_MINUS_SAMPLED = ("sampling/sampling_logp_difference/mean", "sampling/logp_difference")
+SCORED_MINUS_SAMPLED = "sampling/sampling_logp_difference/mean"
+"""The metric of how far scorer and sampler differ, in the log-probability of a token."""
+
 MUCH_ENTROPY = 1.5  # nats per token: as if from 4.5 equally likely tokens
 
 
 def scored_otherwise(run: History) -> str:
-    name = next((name for name in SCORED_MINUS_SAMPLED if run.has(name)), "")
-    apart = run.now(name, SOON) if name else 0.0
+    apart = run.now(SCORED_MINUS_SAMPLED, SOON)
     if len(run.records) < SOON or not apart > 0.02:
         return ""
-    since = run.since(lambda metrics: number_of(metrics, name) > 0.02)
+    since = run.since(lambda metrics: number_of(metrics, SCORED_MINUS_SAMPLED) > 0.02)
     return (
         f"The log-probabilities of scorer and sampler differ by {short(apart)} per token, since step {since}: they do "
         "not describe the same distribution. Look for a different temperature, tokens shifted by one position, "

@@ -34,33 +34,56 @@ class Kit(Drawer):
         return generate(self.config, self.params, PROMPTS, sampling=sampling).completions
 
 
+class NoEnd:
+    """What mlx-lm asks of a tokenizer, where nothing ends a row."""
+
+    eos_token_ids = ()
+
+    @staticmethod
+    def decode(ids) -> str:
+        return ""
+
+
+def draw_with_mlx_lm(model, prompts, max_tokens, temperature):
+    """Completions of all prompts at once; `max_tokens` is a number, or one for each prompt."""
+    from mlx_lm.generate import batch_generate
+    from mlx_lm.sample_utils import make_sampler
+
+    return batch_generate(
+        model,
+        NoEnd,
+        prompts,
+        max_tokens=max_tokens,
+        sampler=make_sampler(temperature),
+        return_token_ids=True,
+        completion_batch_size=len(prompts),
+        prefill_batch_size=len(prompts),
+    ).token_ids
+
+
+def draw_with_transformers(model, prompts, max_new_tokens, **how):
+    """Completions of all prompts, which are equally long, at once; `how` goes to `generate`."""
+    import torch
+
+    ids = torch.tensor(prompts)
+    with torch.no_grad():
+        tokens = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=max_new_tokens,
+            eos_token_id=None,
+            pad_token_id=0,
+            **how,
+        )
+    return tokens[:, ids.shape[1] :].tolist()
+
+
 class MLXLM(Drawer):
-    class NoEnd:
-        """What mlx-lm asks of a tokenizer, where nothing ends a row."""
-
-        eos_token_ids = ()
-
-        @staticmethod
-        def decode(ids) -> str:
-            return ""
-
     def __init__(self, model):
         self.model = model.mlx_lm()
 
     def draw(self, temperature, num_new):
-        from mlx_lm.generate import batch_generate
-        from mlx_lm.sample_utils import make_sampler
-
-        return batch_generate(
-            self.model,
-            self.NoEnd,
-            PROMPTS,
-            max_tokens=num_new,
-            sampler=make_sampler(temperature),
-            return_token_ids=True,
-            completion_batch_size=ROWS,
-            prefill_batch_size=ROWS,
-        ).token_ids
+        return draw_with_mlx_lm(self.model, PROMPTS, num_new, temperature)
 
 
 class Transformers(Drawer):
@@ -68,19 +91,8 @@ class Transformers(Drawer):
         self.model = model.transformers().eval()
 
     def draw(self, temperature, num_new):
-        import torch
-
         how = dict(do_sample=True, temperature=temperature, top_k=0) if temperature else dict(do_sample=False)
-        with torch.no_grad():
-            tokens = self.model.generate(
-                torch.tensor(PROMPTS),
-                attention_mask=torch.ones(ROWS, PROMPT, dtype=torch.long),
-                max_new_tokens=num_new,
-                eos_token_id=None,
-                pad_token_id=0,
-                **how,
-            )
-        return tokens[:, PROMPT:].tolist()
+        return draw_with_transformers(self.model, PROMPTS, num_new, **how)
 
 
 def test_generation(model, bench):

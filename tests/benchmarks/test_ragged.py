@@ -9,6 +9,7 @@ import time
 import numpy as np
 
 from tests.benchmarks.contest import Contestant
+from tests.benchmarks.test_generation import draw_with_mlx_lm, draw_with_transformers
 
 ROWS, PROMPT, SHORTEST, LONGEST, CHANCE = 64, 12, 24, 240, 1 / 64
 TOKENS = round(ROWS * (SHORTEST + (1 - CHANCE) * (1 - (1 - CHANCE) ** (LONGEST - SHORTEST)) / CHANCE))
@@ -65,13 +66,6 @@ class KitThatKeepsRows(Kit):
 class MLXLM(Drawer):
     """mlx-lm's rows leave the batch too. It has no random stops, so it gets lengths of the same distribution."""
 
-    class NoEnd:
-        eos_token_ids = ()
-
-        @staticmethod
-        def decode(ids) -> str:
-            return ""
-
     def __init__(self, model, rows, longest):
         super().__init__(model, rows, longest)
         self.model = model.mlx_lm()
@@ -79,19 +73,7 @@ class MLXLM(Drawer):
         self.lengths = np.minimum(SHORTEST + more, longest).tolist()
 
     def draw(self):
-        from mlx_lm.generate import batch_generate
-        from mlx_lm.sample_utils import make_sampler
-
-        return batch_generate(
-            self.model,
-            self.NoEnd,
-            self.prompts,
-            max_tokens=self.lengths,
-            sampler=make_sampler(1.0),
-            return_token_ids=True,
-            completion_batch_size=len(self.prompts),
-            prefill_batch_size=len(self.prompts),
-        ).token_ids
+        return draw_with_mlx_lm(self.model, self.prompts, self.lengths, temperature=1.0)
 
     def evidence(self):
         return sum(len(row) != length for row, length in zip(self.drawn, self.lengths, strict=True))
@@ -103,26 +85,18 @@ class Transformers(Drawer):
         self.model = model.transformers().eval()
 
     def draw(self):
-        import torch
         from transformers import StoppingCriteria, StoppingCriteriaList
 
         class AtAnEnd(StoppingCriteria):
             def __call__(criterion, input_ids, scores, **kwargs):  # noqa: N805
                 return (input_ids[:, -1] < self.num_ends) & (input_ids.shape[1] - PROMPT >= SHORTEST)
 
-        with torch.no_grad():
-            tokens = self.model.generate(
-                torch.tensor(self.prompts),
-                attention_mask=torch.ones(len(self.prompts), PROMPT, dtype=torch.long),
-                max_new_tokens=self.longest,
-                eos_token_id=None,
-                pad_token_id=0,
-                do_sample=True,
-                top_k=0,
-                stopping_criteria=StoppingCriteriaList([AtAnEnd()]),
-            )[:, PROMPT:].tolist()
-        ends = (next((end for end in range(1, len(row)) if self.ends(row[:end])), len(row)) for row in tokens)
-        return [row[:end] for row, end in zip(tokens, ends, strict=True)]
+        stop = StoppingCriteriaList([AtAnEnd()])
+        rows = draw_with_transformers(
+            self.model, self.prompts, self.longest, do_sample=True, top_k=0, stopping_criteria=stop
+        )
+        ends = (next((end for end in range(1, len(row)) if self.ends(row[:end])), len(row)) for row in rows)
+        return [row[:end] for row, end in zip(rows, ends, strict=True)]
 
 
 def test_ragged(model, bench):

@@ -139,7 +139,7 @@ def test_what_the_chapter_says_of_the_stored_runs():
     assert set(lengths.values()) == {1, 60}
     assert lengths["E"] == 1
     assert CURVES["E"]["grad_norm"] == [None]
-    difference = "sampling/logp_difference"
+    difference = "sampling/sampling_logp_difference/mean"
     assert min(CURVES["A"][difference]) > 3
     assert CURVES["A"][difference][0] > 4
     assert end("A", "reward") < 0.3

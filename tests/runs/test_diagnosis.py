@@ -82,7 +82,7 @@ SICK = {
     "clipped_away": ({"clip_ratio/region_mean": 0.5}, ["50% of the tokens", "since step 1", "num_iterations"]),
     "reference_moves": ({"kl": 0.0}, ["exactly 0 since step 1", "beta"]),
     "scored_otherwise": (
-        {"sampling/logp_difference": 0.1, "clip_ratio/region_mean": 0.3},
+        {"sampling/sampling_logp_difference/mean": 0.1, "clip_ratio/region_mean": 0.3},
         ["by 0.1 per token, since step 1", "temperature"],
     ),
     "kl_runs_away": ({"kl": lambda s: s / 10}, ["since step 21", "beta"]),

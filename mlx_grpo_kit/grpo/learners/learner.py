@@ -110,8 +110,9 @@ class Learner(ABC):
                 totals[name] = totals.get(name, 0.0) + value.item()
         if not micro_batches.each:
             grads |= {name: mx.zeros_like(value) for name, value in policy.trained.items()}
-        spreads = self.world.gather(sampling_spreads(self.loss_config, micro_batches.each)[None])
-        sums = self.world.gather(np.array([[*totals.values()]])).sum(axis=0)
+        spreads = sampling_spreads(self.loss_config, micro_batches.each)
+        rows = self.world.gather(np.array([[*totals.values(), *spreads.ravel()]]))
+        sums, spreads = rows[:, : len(totals)].sum(axis=0), rows[:, len(totals) :].reshape(-1, *spreads.shape)
         grads = Gradient(self.world.sum(grads))
         metrics = {
             **dict(zip(totals, sums.tolist(), strict=True)),

@@ -405,8 +405,7 @@ class Dashboard(BrowserWidget):
         functions = [*getattr(self.steering.trainer, "reward_funcs", ())] if self.steering else []
         return next((name for name, each in self._rewards.items() if each == functions), "")
 
-    # -- content that stays in the notebook
-    # -----------------------------------------------------------------------------------
+    # -- content that stays in the notebook ---------------------------------------------------------------------------
 
     @property
     def status(self) -> str:

@@ -121,11 +121,12 @@ def _held_out(metrics: Sequence[str]) -> list[RunPanel]:
 
 def _last_panel(metrics: Sequence[str]) -> RunPanel:
     """The speed of the run; if it was not measured, the difference between learner and sampler, if that was kept."""
-    apart = next((name for name in SCORED_MINUS_SAMPLED if name in metrics), None)
     if THROUGHPUT in metrics:
         return RunPanel("tokens a second", {"speed": THROUGHPUT}, help="of completions, by the time of the whole step")
-    if apart and "step_time" not in metrics:
-        return RunPanel("scored minus sampled", {"mean": apart}, help="of the tokens' log-probabilities; should be 0")
+    if SCORED_MINUS_SAMPLED in metrics and "step_time" not in metrics:
+        return RunPanel(
+            "scored minus sampled", {"mean": SCORED_MINUS_SAMPLED}, help="of the tokens' log-probabilities; should be 0"
+        )
     return RunPanel("seconds a step", {"time": "step_time"})
 
 

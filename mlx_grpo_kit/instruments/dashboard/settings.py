@@ -8,6 +8,7 @@ from typing import Any
 
 from mlx_grpo_kit.grpo.config import GRPOConfig
 from mlx_grpo_kit.runs.record import RecordedStep
+from mlx_grpo_kit.tasks.signatures import reward_name
 
 MOST_CHARACTERS = 200  # of a value
 DEFAULTS = {each.name: each.default for each in fields(GRPOConfig)}
@@ -22,7 +23,7 @@ def settings_of(trainer: Any) -> dict[str, Any]:
     about: dict[str, Any] = {}
     if isinstance(task := getattr(getattr(trainer, "task", None), "name", None), str):
         about["task"] = task
-    if functions := [getattr(each, "__name__", str(each)) for each in getattr(trainer, "reward_funcs", ())]:
+    if functions := [*map(reward_name, getattr(trainer, "reward_funcs", ()))]:
         about["reward_funcs"] = functions
     return about | found
 

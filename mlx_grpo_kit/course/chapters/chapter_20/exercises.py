@@ -1273,7 +1273,7 @@ OF_THE_TABLE = (
 )
 KL = Read("kl to the reference", "kl")
 NORM = Read("gradient norm", "grad_norm", "grad norm", "norm of the gradient")
-APART = Read("scored minus sampled", "sampling/logp_difference")
+APART = Read("scored minus sampled", "sampling/sampling_logp_difference/mean")
 
 RUN_1 = _mystery(
     9,

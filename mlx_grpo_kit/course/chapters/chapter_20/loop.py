@@ -197,7 +197,7 @@ def _micro_batch(config, params, reference, parts, batch, end):
         "tokens": mask.sum().item(),
         "kl": (mx.exp(behind) - behind - 1).sum().item() / count,
         "clip_ratio/region_mean": clipped.sum().item() / count,
-        "sampling/logp_difference": mx.abs(apart).sum().item() / count,
+        "sampling/sampling_logp_difference/mean": mx.abs(apart).sum().item() / count,
     }
     return loss, grad, about
 

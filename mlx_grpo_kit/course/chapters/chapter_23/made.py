@@ -10,10 +10,8 @@ model learns to chat by imitating sloppy pupils, who answer at once, think first
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -25,7 +23,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from mlx_grpo_kit.assets import TINY
-from mlx_grpo_kit.cli.pretrain import imitation_update, sloppy_sum
+from mlx_grpo_kit.cli.pretrain import as_program, imitation_update, sloppy_sum
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params, load_pretrained, load_tokenizer, save_pretrained
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.tasks import Addition, Countdown, Problem
@@ -256,10 +254,4 @@ def _write(path: Path, content: dict) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Make the tiny model that chats.")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--steps", type=int, default=1200)
-    options = parser.parse_args()
-    began = time.perf_counter()
-    losses = pretrain_chat(options.folder, options.steps)
-    print(f"loss {np.mean(losses[-50:]):.3f} after {options.steps} steps, {time.perf_counter() - began:.0f} s")
+    as_program(pretrain_chat, "Make the tiny model that chats.", steps=1200)

@@ -18,7 +18,7 @@ PANELS = {  # metric -> its title, the smallest range of the axis, True for a lo
     "grad_norm": ("gradient norm", (0.0, 2.0), False),
     "completions/mean_length": ("tokens per completion", (1.0, 4.0), False),
     "completions/clipped_ratio": ("cut off", (0.0, 1.0), False),
-    "sampling/logp_difference": ("scored minus sampled", (0.0, 0.2), False),
+    "sampling/sampling_logp_difference/mean": ("scored minus sampled", (0.0, 0.2), False),
 }
 COLUMNS, WIDTH, HEIGHT = 3, 860, 184
 LINE = 18  # height of a line of text in pixels
