@@ -108,5 +108,5 @@ def test_errors(broken, kind, message):
 
 def test_a_parameter_that_appears_twice_is_named():
     w = T.Tensor([1.0], requires_grad=True)
-    with pytest.raises(ValueError, match="appear more than once and would be moved twice"):
+    with pytest.raises(ValueError, match="appear more than once and would be updated twice"):
         optim.SGD([w, w], lr=0.1)

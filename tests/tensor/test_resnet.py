@@ -70,7 +70,7 @@ def test_a_block_without_its_convolutions_is_the_identity():
     [
         (lambda: ResNet([], 1), r"ResNet: widths is \[\]; expected the channels of each stage"),
         (lambda: ResNet(16, 1), "ResNet: widths is 16; expected"),
-        (lambda: ResNet([4], 0), "ResNet: blocks is 0; expected a whole number, 1 or more"),
+        (lambda: ResNet([4], 0), "ResNet: blocks is 0; expected a whole number of blocks per stage, 1 or more"),
         (lambda: ResNet([4], 1.5), "ResNet: blocks is 1.5"),
         (lambda: ResNet([4, 0], 1), "Conv2d: out_channels is 0"),
         (lambda: ResNet([4], 1, num_classes=0), "Linear: out_features is 0"),
