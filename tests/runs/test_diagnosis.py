@@ -58,14 +58,14 @@ def test_a_run_that_is_right_throughout_is_left_alone():
 
 TIED = {"frac_reward_zero_std": 1.0, "reward_std": 0.0, "grad_norm": 0.0}
 SICK = {
-    "truncated": ({"completions/clipped_ratio": 0.97}, ["97%", "4 tokens, since step 1", "max_completion_length"]),
+    "truncated": ({"completions/clipped_ratio": 0.97}, ["97%", "4 tokens since step 1", "max_completion_length"]),
     "reward_fell": ({"reward": lambda s: 0.6 if s < 20 else 0.1}, ["from 0.6 around step", "to 0.1", "learning_rate"]),
     "one_full_one_empty": (
         {
             "rewards/format/mean": 0.2, "rewards/format/std": 0.0, "rewards/exact/std": 0.0,
             "rewards/exact/mean": lambda s: 0.4 * (s < 10),
         },
-        ["'format'", "'exact'", "since step 10", "hacking"],
+        ["'format'", "'exact'", "Since step 10,", "hacking"],
     ),
     "tied": (
         {**TIED, "frac_reward_zero_std": lambda s: float(s >= 30), "reward": 0.5, "reward_std": 0.5},
@@ -83,7 +83,7 @@ SICK = {
     "reference_moves": ({"kl": 0.0}, ["exactly 0 since step 1", "beta"]),
     "scored_otherwise": (
         {"sampling/sampling_logp_difference/mean": 0.1, "clip_ratio/region_mean": 0.3},
-        ["by 0.1 per token, since step 1", "temperature"],
+        ["since step 1, now by 0.1 per token", "temperature"],
     ),
     "kl_runs_away": ({"kl": lambda s: s / 10}, ["since step 21", "beta"]),
 }  # fmt: skip
