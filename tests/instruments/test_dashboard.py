@@ -152,7 +152,7 @@ def test_where_no_snapshot_has_room_the_page_is_told_why(fake):
     dashboard.start().wait(SECONDS)
     status = dashboard.answer({"all": True})["status"]
     assert status["first"] is None
-    assert "more than the 1 megabytes" in status["noWayBack"]
+    assert "more than the limit of 1 MB" in status["noWayBack"]
 
 
 def test_rewinding_while_the_run_goes_on_and_after_its_end(dashboard):
@@ -322,7 +322,7 @@ def test_a_second_dashboard_stops_the_run_of_the_first(fake):
 
 
 def test_what_is_no_run_is_refused_in_words(fake):
-    with pytest.raises(ValueError, match="How long"):
+    with pytest.raises(ValueError, match="max_steps is missing"):
         Dashboard(fake.FakeTrainer())
     with pytest.raises(TypeError, match="expected a trainer"):
         Dashboard([1, 2, 3], max_steps=3)

@@ -25,7 +25,7 @@ def same(one, other):
 
 def test_a_run_is_opened_again_by_its_place_in_the_shelf_or_by_its_folder(fake, tmp_path):
     first, second = trained(fake, tmp_path), trained(fake, tmp_path, 7)
-    assert second._status()["saved"].startswith("This run saves itself. Dashboard.open() shows it again")
+    assert second._status()["saved"].startswith("This run is saved. Dashboard.open() shows it again")
     newest, before = (Dashboard.open(place, save_to=tmp_path) for place in (0, 1))
     assert same(newest, second)
     assert same(before, first)
@@ -34,7 +34,7 @@ def test_a_run_is_opened_again_by_its_place_in_the_shelf_or_by_its_folder(fake, 
     assert newest.data["settings"] == second.data["settings"]
     assert newest.answer({"completions": [3]}) == second.answer({"completions": [3]})
     assert newest._status()["saved"] == ""
-    with pytest.raises(FileNotFoundError, match="has 2 saved runs, counted from 0, and so no run 2"):
+    with pytest.raises(FileNotFoundError, match="has no run 2; it has 2 saved runs, counted from 0"):
         Dashboard.open(2, save_to=tmp_path)
 
 

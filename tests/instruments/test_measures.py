@@ -89,7 +89,7 @@ def test_memory_is_the_most_that_was_held_since_the_step_before(fake, monkeypatc
     assert dashboard.record.column(MEMORY) == [5.0, 2.0, 3.0]
     assert len(resets) == 3
     assert panel(dashboard, "memory, GB")["more"] is True
-    assert panel(dashboard, "seconds a step")["more"] is True
+    assert panel(dashboard, "seconds per step")["more"] is True
 
 
 def test_a_metric_of_the_kit_is_not_taken_for_ones_own():

@@ -101,7 +101,7 @@ def test_without_room_for_one_snapshot_going_back_is_refused_in_words():
         lambda order, error: errors.append(str(error)) or True,
     )
     assert [step for step, _ in seen] == [1, 2, 3, 4]
-    assert "more than the 1 megabytes" in errors[0]
+    assert "more than the limit of 1 MB" in errors[0]
 
 
 def test_an_order_that_cannot_be_obeyed_leaves_the_run_as_it_was():
@@ -114,8 +114,8 @@ def test_an_order_that_cannot_be_obeyed_leaves_the_run_as_it_was():
     assert seen == [(3, 1), (4, 2), (5, 3), (6, 4)]
     assert errors == [
         "size is below 0",
-        "There is no way back to step 1: the first is of step 2.",
-        "There is no way back to step 5: the run is at step 4.",
+        "Cannot rewind to step 1: the first snapshot is of step 2.",
+        "Cannot rewind to step 5: the run is at step 4.",
     ]
 
 
