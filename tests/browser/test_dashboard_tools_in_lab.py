@@ -198,7 +198,8 @@ def test_a_finished_run_goes_on_to_the_steps_that_are_typed(begin):
     assert steps.input_value() == "30"
     steps.fill("a few")
     board.click("Use from now on")
-    board.cell.get_by_role("alert").filter(has_text="The number of steps is 'a few'; expected a whole number, at least 30").wait_for()
+    words = "The number of steps is 'a few'; expected a whole number, at least 30"
+    board.cell.get_by_role("alert").filter(has_text=words).wait_for()
 
 
 def test_one_click_opens_a_completion_of_any_step_in_the_microscope(open_notebook):

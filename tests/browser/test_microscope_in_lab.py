@@ -198,9 +198,9 @@ def test_the_microscope_follows_every_control(open_notebook):
     page.mouse.up()
     page.wait_for_function(f"before => {push} !== before", arg=before, timeout=10_000)
     assert float(live.locator("[role=slider]").nth(2).get_attribute("aria-valuenow")) > 0.4
-    live.get_by_role("button", name="rewards as they were").click()
+    live.get_by_role("button", name="reset rewards").click()
     assert mean.text_content() == first
-    assert live.get_by_role("button", name="rewards as they were").is_disabled()
+    assert live.get_by_role("button", name="reset rewards").is_disabled()
 
     control("prompt").select_option("0")  # another group
     live.locator(".heading", has_text="Answer 1 to").wait_for()
@@ -261,26 +261,26 @@ def test_the_tree_follows_every_control(open_notebook):
 
     # A bar that is forced, by hand and by keyboard; the probability of the path; back by a box.
     bars.nth(3).click()
-    live.locator(".path", has_text="27+38= '7': 2% as it is drawn now, 2% in the policy.").wait_for()
+    live.locator(".path", has_text="27+38= '7': 2% with these settings, 2% in the policy.").wait_for()
     assert live.locator(".node").count() == 8
     bars.first.focus()
     bars.first.press("ArrowDown")
     page.keyboard.press("Enter")
     page.wait_for_function("() => document.querySelectorAll('.kit-live .node').length === 9")
-    live.get_by_role("button", name="one back").click()
+    live.get_by_role("button", name="back one token").click()
     assert path.inner_text().startswith("27+38= '7':")
     live.get_by_role("button", name="27+38= '6' '5': ").focus()
     page.keyboard.press("Enter")
-    assert "25% as it is drawn now, 25% in the policy" in path.inner_text()
+    assert "25% with these settings, 25% in the policy" in path.inner_text()
     control("temperature").fill("2")
-    live.locator(".path", has_text="% as it is drawn now, 25% in the policy").wait_for()
+    live.locator(".path", has_text="% with these settings, 25% in the policy").wait_for()
     page.wait_for_function("() => !document.querySelector('.kit-live .path').textContent.includes(': 25%')")
     live.get_by_role("button", name="27+38=, the beginning").click()
     live.get_by_role("button", name="take the likeliest").click()
     assert path.inner_text().startswith("27+38= '5':")
     live.get_by_role("button", name="new tree").click()
     assert live.locator(".node").count() == 1
-    live.get_by_role("button", name="draw one").click()
+    live.get_by_role("button", name="draw a token").click()
     page.wait_for_function("() => !document.querySelector('.kit-live .rest').textContent.includes('…')")
     assert live.locator(".node").count() == 2
 

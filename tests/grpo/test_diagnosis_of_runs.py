@@ -80,7 +80,7 @@ SICK = {  # name -> (the run, the symptom, words of the first line)
     "a reward that does not look": (
         dict(steps=21, rewards=[always_one]),
         "tied",
-        ["since step 1 (mean 1)", "they get the same reward as the wrong ones", "the reward does not look at the answer"],
+        ["since step 1 (mean 1)", "the same reward as the wrong ones", "the reward does not look at the answer"],
     ),
     "a reward that fails": (
         dict(steps=12, rewards=[fails_for_most], on_reward_error="skip"),

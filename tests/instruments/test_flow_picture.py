@@ -194,7 +194,7 @@ def test_what_is_not_there_is_told(trace, options, words):
 def test_a_trace_that_cannot_be_drawn_is_told():
     trace = make_trace()
     trace.record["layers.1.mlp.gated"][2, 5] = np.nan
-    with pytest.raises(ValueError, match=r"layers\.1\.mlp\.gated holds numbers that are not finite"):
+    with pytest.raises(ValueError, match=r"layers\.1\.mlp\.gated contains numbers that are not finite"):
         draw_flow(trace)
     object.__setattr__(trace, "grads", None)
     with pytest.raises(ValueError, match="no gradients"):

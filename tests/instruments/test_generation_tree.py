@@ -66,7 +66,7 @@ def test_a_click_is_one_answer_and_mistakes_are_told(tree, model):
     for number, (prompt, path) in enumerate([("", []), ("1\u00e9", []), ("1" * 5000, [])]):
         tree._reply({"number": number, "question": {"prompt": prompt, "path": path}})
     complaints = [message["answer"]["complaint"] for message in sent]
-    assert complaints[0] == "The prompt is empty; expected at least one character to go on from."
+    assert complaints[0] == "The prompt is empty; expected at least one character to continue from."
     assert "no token for '\u00e9'" in complaints[1]
     assert complaints[2].startswith("The text has 5000 tokens; the model has ")
 

@@ -58,7 +58,7 @@ def test_it_begins_with_the_settings_and_the_rewards_of_the_run(run, microscope)
 def test_it_says_where_its_advantages_are_not_the_runs(run, microscope):
     assert microscope.data["batch"]["note"] == ""
     args = dataclasses.replace(run[-1], multi_objective_aggregation="normalize_then_sum")
-    assert "are not quite the run's" in show_microscope(*run[:-1], args).data["batch"]["note"]
+    assert "differ from the run's" in show_microscope(*run[:-1], args).data["batch"]["note"]
 
 
 def test_its_numbers_agree_with_each_other(microscope):
