@@ -201,7 +201,7 @@ class Dashboard(BrowserWidget):
     def _go_on(self) -> BackgroundRun:
         if self.steering is None and self._iterator is None:
             raise TypeError("This dashboard shows a saved run, which does not train. Make a dashboard of a trainer.")
-        BackgroundRun.end_the_one_before()
+        BackgroundRun.end_previous()
         self.state, self._running, self._complaint = "running", True, ""
         self._started = time.monotonic() - self._seconds
         self.run = BackgroundRun(self, self._steps())

@@ -31,8 +31,8 @@ def test_it_walks_forward_and_then_backward():
         "Forward, 1 of 2",
         "Forward, 2 of 2",
         "Backward begins",
-        "Backward, 1 of 2: d hands its gradient 1 on",
-        "Backward, 2 of 2: c hands its gradient 1 on",
+        "Backward, 1 of 2: d passes its gradient 1 on",
+        "Backward, 2 of 2: c passes its gradient 1 on",
     ]
 
 

@@ -210,5 +210,5 @@ def test_three_digits(value, words):
 
 
 def test_a_picture_without_words_is_refused():
-    with pytest.raises(ValueError, match="needs alt"):
+    with pytest.raises(ValueError, match="alt is empty"):
         show_picture(new_figure(1, 1), " ")

@@ -94,7 +94,7 @@ def test_steps_go_forward():
 
 @pytest.mark.parametrize("metrics", [[], {}, {"empty": []}])
 def test_panels_must_hold_something(metrics):
-    with pytest.raises(ValueError, match="at least one metric a panel"):
+    with pytest.raises(ValueError, match="at least one metric per panel"):
         LivePlot(metrics)
 
 
