@@ -105,7 +105,7 @@ def test_a_logarithmic_axis_has_some_round_numbers_too(browser):
     page.close()
 
 
-def test_a_line_that_never_moves_is_flat_beside_a_branch_whose_smoothing_rounds(browser):
+def test_a_constant_line_is_flat_next_to_a_branch_whose_smoothing_rounds(browser):
     page = browser.new_page()
     folder = Path(dashboard.__file__).parent
     sources = [file.read_text(encoding="utf-8") for file in (folder.parent / "browser.js", folder / "curve.js")]
@@ -231,7 +231,7 @@ def test_every_control_while_a_cell_awaits_the_run(board):
     assert Path(notebook.path).stat().st_size < 300_000
 
 
-def test_a_finger_drags_and_a_page_that_is_loaded_again_shows_the_run(open_notebook):
+def test_a_finger_drags_the_cursor_and_a_reloaded_page_shows_the_run(open_notebook):
     notebook = open_notebook("reloaded", SETUP, START, "dashboard")
     notebook.run_cell(0)
     notebook.run_cell(1)
@@ -304,7 +304,7 @@ def sides_of_the_ring(page, node):
     return {side for side, strip in strips.items() if (np.abs(strip - ring).max(axis=1) < 0.02).any()}
 
 
-def test_the_ring_of_focus_is_seen_on_all_sides(board):
+def test_the_focus_ring_is_visible_on_all_sides(board):
     board.click("Pause")
     board.wait_for("paused")
     board.wait_for_rows(32)
@@ -317,7 +317,7 @@ def test_the_ring_of_focus_is_seen_on_all_sides(board):
 
 
 @pytest.mark.parametrize("awaited", [False, True])
-def test_a_page_loaded_again_while_the_run_goes_on_shows_it_in_its_cell(open_notebook, awaited):
+def test_a_page_reloaded_during_a_run_shows_it_in_its_cell(open_notebook, awaited):
     notebook = open_notebook(f"reloaded_running_{awaited}", SETUP, START, AWAIT)
     if awaited:
         notebook.run_all()

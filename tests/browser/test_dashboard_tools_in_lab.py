@@ -61,7 +61,7 @@ def begin(open_notebook):
     return begin
 
 
-def test_a_run_that_a_restart_ended_is_there_again_with_one_line(begin):
+def test_one_line_reopens_a_run_that_a_restart_ended(begin):
     notebook, board = begin("restarted", START, OPEN)
     board.wait_until_done(25)
     board.cell.get_by_text("This run is saved. Dashboard.open() shows it again").wait_for()
@@ -186,7 +186,7 @@ def test_settings_held_out_problems_and_other_runs(begin):
     assert labels[10:] == ["step on the curve of held-out reward", "step on the curve of seconds per step"]
 
 
-def test_a_finished_run_goes_on_to_the_steps_that_are_typed(begin):
+def test_a_finished_run_continues_to_the_typed_number_of_steps(begin):
     _, board = begin("longer", "dashboard = make(0.001, 20)\nrun = dashboard.start()")
     board.wait_for("finished.*step 20 of 20")
     go_on = board.cell.get_by_role("button", name="Continue")

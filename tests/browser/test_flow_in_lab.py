@@ -15,7 +15,7 @@ SHOW = 'show_flow(config, params, tokenizer, "12+34=", answer="46")'
 QUERY = 'details[data-box="layers.0.self_attn.q_proj"]'
 
 
-def test_the_flow_opens_follows_and_stays(open_notebook, lab, browser):
+def test_boxes_open_follow_the_controls_and_stay_open(open_notebook, lab, browser):
     notebook = open_notebook("flow", SET_UP, SHOW)
     notebook.run_all()
     live = notebook.page.locator(".kit-live")

@@ -62,7 +62,7 @@ def call(page, module, name, cases):
     return page.evaluate(CALL, [(MODULES / module).read_text(encoding="utf-8"), name, cases])
 
 
-def test_advantages_in_the_browser_are_the_kits(blank):
+def test_advantages_in_the_browser_match_the_kits(blank):
     rng = np.random.default_rng(0)
     cases = []
     for scale, estimator in (
@@ -85,7 +85,7 @@ def test_advantages_in_the_browser_are_the_kits(blank):
         assert advantages[: case[1]] == [0] * case[1]
 
 
-def test_filters_and_temperature_in_the_browser_are_the_kits(blank):
+def test_filters_and_temperature_in_the_browser_match_the_kits(blank):
     rng = np.random.default_rng(1)
     settings = [
         {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}

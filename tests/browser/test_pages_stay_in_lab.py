@@ -32,7 +32,7 @@ PLACES = """() => {
 }"""
 
 
-def test_neither_another_picture_nor_a_complaint_moves_the_page(open_notebook):
+def test_neither_a_new_picture_nor_a_message_moves_the_page(open_notebook):
     notebook = open_notebook("stays", PANEL, "'what comes after'")
     notebook.run_cell(0)
     live = notebook.cell(0).locator(".kit-live")

@@ -41,7 +41,7 @@ class Bars(BrowserWidget):
 """
 
 
-def test_a_late_answer_is_announced_and_takes_the_complaint_away(browser):
+def test_a_late_answer_is_announced_and_then_removes_the_message(browser):
     page = browser.new_page()
     page.clock.install()
     source = (Path(instruments.__file__).parent / "browser.js").read_text(encoding="utf-8")

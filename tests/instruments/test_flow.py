@@ -66,7 +66,7 @@ def seen(request, make_qwen3, tokenizer):
     return reference, outputs, trace
 
 
-def test_values_and_gradients_are_those_of_transformers(seen):
+def test_values_and_gradients_match_transformers(seen):
     _, outputs, trace = seen
     names = {"embedding": "embed_tokens", "final_norm": "norm", "logits": "lm_head"}
     compared = 0
@@ -90,7 +90,7 @@ def all_boxes(trace, position, head):
 
 
 @pytest.mark.parametrize(("position", "head"), [(0, 0), (3, 1), (5, 2), (6, 3)])
-def test_each_formula_comes_to_the_number_in_its_box(seen, position, head):
+def test_each_formula_gives_the_number_in_its_box(seen, position, head):
     _, _, trace = seen
     for box in all_boxes(trace, position, head):
         chosen = range(0, len(box.values), max(1, len(box.values) // 9))
@@ -100,7 +100,7 @@ def test_each_formula_comes_to_the_number_in_its_box(seen, position, head):
         assert np.allclose(backward, box.grads[chosen], atol=1e-4 * np.abs(box.grads).max() + 1e-7), box.key
 
 
-def test_the_gradient_of_each_weight_is_that_of_transformers(seen):
+def test_the_gradient_of_each_weight_matches_transformers(seen):
     reference, _, trace = seen
     theirs = {name.removeprefix("model."): weight.grad for name, weight in reference.named_parameters()}
     followed = 0
@@ -120,7 +120,7 @@ def test_the_gradient_of_each_weight_is_that_of_transformers(seen):
     assert followed >= 2 * (11 * trace.config.num_hidden_layers + 1)
 
 
-def test_the_shares_of_a_tied_table_come_to_its_gradient(seen):
+def test_the_shares_of_a_tied_table_add_up_to_its_gradient(seen):
     reference, _, trace = seen
     if not trace.config.tie_word_embeddings:
         return
@@ -133,7 +133,7 @@ def test_the_shares_of_a_tied_table_come_to_its_gradient(seen):
     assert work.total + embedding.weight(column).total == pytest.approx(float(gradient[token, column]), rel=1e-3)
 
 
-def test_the_last_gradient_is_asked_of_the_answer(tokenizer):
+def test_the_loss_expects_every_token_of_the_answer(tokenizer):
     config, params = load_pretrained(TINY)
     trace = trace_flow(config, params, tokenizer, PROMPT, ANSWER, backward=True)
     assert "".join(map(trace.spell, trace.ids)) == "12+34=4"  # the last token of the answer is asked for, not read
@@ -147,7 +147,7 @@ def test_the_last_gradient_is_asked_of_the_answer(tokenizer):
     ("prompt", "words"),
     [("", "The prompt is empty"), ("12é", "no token for 'é'"), ("1" * 65, "65 tokens; expected at most 64")],
 )
-def test_what_cannot_be_read_is_told(tokenizer, prompt, words):
+def test_a_text_that_cannot_be_traced_gets_a_message(tokenizer, prompt, words):
     config, params = load_pretrained(TINY)
     with pytest.raises(ValueError, match=words):
         trace_flow(config, params, tokenizer, prompt)
@@ -159,7 +159,7 @@ def test_what_cannot_be_read_is_told(tokenizer, prompt, words):
     assert "'7*8='" in panel.picture.alt
 
 
-def test_the_panel_follows(tokenizer):
+def test_the_panel_follows_its_controls(tokenizer):
     config, params = load_pretrained(TINY)
     panel = show_flow(config, params, tokenizer, PROMPT, ANSWER)
     assert panel.values["token"] == 6
@@ -180,7 +180,7 @@ def test_the_panel_follows(tokenizer):
 
 
 @pytest.mark.parametrize("backward", [False, True])
-def test_what_a_notebook_stores_is_small(tokenizer, backward):
+def test_the_stored_output_is_small(tokenizer, backward):
     config, params = load_pretrained(TINY)
     trace = trace_flow(config, params, tokenizer, "27+38=", "65", backward=True)
     assert len(draw_flow(trace, backward=backward)._repr_mimebundle_()["text/html"]) < 300_000

@@ -120,7 +120,7 @@ def test_a_box_draws_its_numbers(trace, backward):
     assert (blues < reds)[np.argmin(numbers)]
 
 
-def test_what_is_listed_adds_up(trace):
+def test_listed_products_add_up(trace):
     picture = draw_flow(trace, 2, head=1, number=3)
     html = box_html(picture.html, "layers.0.mlp.down_proj")
     table = re.findall(r"<table>.*?</table>", html)[-1]
@@ -145,7 +145,7 @@ def test_what_is_listed_adds_up(trace):
     assert "The 16 largest of 40 products" in stored
 
 
-def test_the_words_say_what_is_seen(trace):
+def test_the_words_describe_the_picture(trace):
     picture = draw_flow(trace, 1, layer=1, head=1, backward=True)
     weights = trace.record["layers.1.self_attn.weights"][1, 1]
     most = int(weights.argmax())
@@ -186,12 +186,12 @@ def test_later_tokens_are_hidden(trace):
         ({"number": -1}, "number is -1; expected 0 or more"),
     ],
 )
-def test_what_is_not_there_is_told(trace, options, words):
+def test_an_index_out_of_range_raises_an_error(trace, options, words):
     with pytest.raises(ValueError, match=words):
         draw_flow(trace, **options)
 
 
-def test_a_trace_that_cannot_be_drawn_is_told():
+def test_a_trace_that_cannot_be_drawn_raises_an_error():
     trace = make_trace()
     trace.record["layers.1.mlp.gated"][2, 5] = np.nan
     with pytest.raises(ValueError, match=r"layers\.1\.mlp\.gated contains numbers that are not finite"):

@@ -11,7 +11,7 @@ def tokens(pushes, clips):
     return {"pushes": pushes, "clips": clips}
 
 
-def test_every_answer_is_drawn_and_told():
+def test_every_answer_is_drawn_and_described():
     long = MOST_CELLS + 2
     batch = {
         "num_generations": 3,

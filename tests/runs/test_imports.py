@@ -27,7 +27,7 @@ def loaded_by(module):
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in Path(mlx_grpo_kit.runs.__file__).parent.glob("*.py")))
-def test_runs_know_files_alone(name):
+def test_runs_imports_only_files(name):
     others, kit = loaded_by("runs" if name == "__init__" else f"runs.{name}")
     assert others <= {"numpy", "cython_runtime"}  # the second is NumPy's own
     assert kit <= {"runs", "files"}

@@ -21,7 +21,7 @@ OPTIMIZERS = [
 
 
 @pytest.mark.parametrize(("name", "options"), OPTIMIZERS)
-def test_thirty_steps(name, options):
+def test_thirty_steps_match_torch(name, options):
     rng = np.random.default_rng(0)
     start = [rng.normal(size=(3, 4)), rng.normal(size=4), rng.normal(size=2)]
     ours = [T.Tensor(array, requires_grad=True) for array in start]
@@ -44,7 +44,7 @@ def test_thirty_steps(name, options):
 
 
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW"])
-def test_a_parameter_that_is_one_number(name):
+def test_a_parameter_of_a_single_number(name):
     ours, theirs = T.Tensor(0.5, requires_grad=True), torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
     optimizers = getattr(optim, name)([ours], lr=0.1), getattr(torch.optim, name)([theirs], lr=0.1)
     for _ in range(3):
@@ -57,7 +57,7 @@ def test_a_parameter_that_is_one_number(name):
     assert abs(ours.item() - theirs.item()) < 1e-15
 
 
-def test_a_step_between_forward_and_backward_is_noticed():
+def test_a_step_between_forward_and_backward_raises_an_error():
     w = T.Tensor([1.0, 2.0], requires_grad=True)
     (w * w).sum().backward()
     loss = (w * w).sum()

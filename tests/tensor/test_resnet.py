@@ -22,7 +22,7 @@ def twins(widths, blocks, in_channels):
     [([4], 1, 5), ([4, 6], 2, 8), ([4, 4, 8], 1, 7)],
     ids=["one stage", "two stages", "equal widths, odd size"],
 )
-def test_training_and_evaluation_are_torchs(widths, blocks, size):
+def test_training_and_evaluation_match_torch(widths, blocks, size):
     ours, theirs = twins(widths, blocks, 2)
     x = np.random.default_rng(0).normal(size=(3, 2, size, size))
     y = np.array([1, 7, 3])

@@ -37,7 +37,7 @@ def smallest_on_a_narrow_page(svg):
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
-def test_words_of_stored_pictures_can_be_read_on_a_narrow_page(notebook):
+def test_words_of_stored_pictures_are_readable_on_a_narrow_page(notebook):
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     pages = ["".join(output.get("data", {}).get("text/html", "")) for c in cells for output in c.get("outputs", [])]
     svgs = [base64.b64decode(image).decode() for page in pages for image in STORED.findall(page)]
@@ -47,7 +47,7 @@ def test_words_of_stored_pictures_can_be_read_on_a_narrow_page(notebook):
         assert least_width(svg) <= 1.2 * wide  # not far beyond the size it was drawn for
 
 
-def test_a_chart_and_a_graph_carry_their_least_width():
+def test_a_chart_and_a_graph_contain_their_least_width():
     chart = Chart(800, 300)
     chart.text(10, 20, "large", size=18)
     chart.text(10, 50, "small", size=12)
@@ -69,7 +69,7 @@ def test_exponents_are_not_much_smaller_than_other_numbers():
 
 
 @pytest.mark.parametrize("stored", [False, True])
-def test_a_figure_scrolls_where_its_smallest_words_would_be_too_small(stored):
+def test_a_figure_scrolls_if_its_smallest_words_would_be_too_small(stored):
     figure = new_figure(8, 3)  # inches, 800 pixels on the page
     axis = figure.subplots()
     axis.plot([0, 1])
@@ -84,7 +84,7 @@ def test_a_figure_scrolls_where_its_smallest_words_would_be_too_small(stored):
     assert 'style="min-width:800px;max-width:100%;' in as_picture(figure, "A line.").html
 
 
-def test_a_figure_without_words_shrinks_as_far_as_the_page():
+def test_a_figure_without_words_shrinks_to_the_width_of_the_page():
     figure = new_figure(8, 3)
     figure.add_axes((0, 0, 1, 1)).set_axis_off()
     assert 'style="min-width:0px;' in as_picture(figure, "Nothing.").html

@@ -48,12 +48,12 @@ def run(clock, seconds_to_draw=0.0):
     return live
 
 
-def test_it_keeps_to_its_pace_and_shows_the_last(clock, shown):
+def test_it_keeps_its_pace_and_shows_the_last_picture(clock, shown):
     live = run(clock)
     assert shown == ["step 0", "step 3", "step 6", "step 9", "over"]
     assert live.frames == 5
 
 
-def test_a_picture_that_takes_long_comes_more_rarely(clock, shown):
+def test_a_slow_picture_is_drawn_less_often(clock, shown):
     run(clock, seconds_to_draw=0.045)
     assert shown == ["step 0", "step 5", "over"]
