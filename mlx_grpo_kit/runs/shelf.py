@@ -57,7 +57,7 @@ class Shelf:
             write_file(self.place / ".gitignore", b"*\n")
         saved = SavedRun(record, self.folder / f"{self._now()}_{_plain(record.title) or 'run'}")
         for old in self.runs()[KEPT:]:
-            with suppress(OSError):  # a folder that contains a file of the user is kept
+            with suppress(OSError):  # a folder that contains a user's file is kept
                 remove_folder(old)
         return saved
 

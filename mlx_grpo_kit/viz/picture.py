@@ -122,7 +122,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def to_png(figure: Figure, dpi: int = STORED_DPI) -> bytes:
-    """Return the bytes of a figure's PNG file: a small file for storage, or a quick one (SCREEN_DPI) for moving it."""
+    """Return a figure as PNG bytes: a small file for storage, or a quick one (SCREEN_DPI) for a moving picture."""
     file = io.BytesIO()
     quick = {"compress_level": 1} if dpi <= SCREEN_DPI else {}
     figure.savefig(file, format="png", dpi=dpi, pil_kwargs=quick)

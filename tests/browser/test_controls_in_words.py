@@ -1,4 +1,4 @@
-"""Every control of a panel has a name, and its value is the one that a reader sees beside it."""
+"""Every control of a panel has a name, and its value is the one that a reader sees next to it."""
 
 import pytest
 
@@ -24,7 +24,7 @@ ROLES = {"checkbox", "slider", "combobox", "textbox", "spinbutton", "button"}
 
 
 def controls(notebook):
-    """(role, name, value) of every control of the panel, as Chromium gives them to a screen reader."""
+    """List (role, name, value) of every control of the panel, as Chromium gives them to a screen reader."""
     session = notebook.page.context.new_cdp_session(notebook.page)
     try:
         panel = session.send("Runtime.evaluate", {"expression": "document.querySelector('.kit-live')"})["result"]
@@ -47,7 +47,7 @@ def controls(notebook):
 
 
 def wait_for_controls(notebook, expected):
-    """Until the panel's controls are the expected ones; after some seconds, show how they differ."""
+    """Wait until the panel's controls are the expected ones; after some seconds, show how they differ."""
     for _ in range(30):
         if controls(notebook) == expected:
             return

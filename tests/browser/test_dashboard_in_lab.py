@@ -1,4 +1,4 @@
-"""The dashboard in JupyterLab while a run goes on: every control by mouse and keyboard, dragging, going back."""
+"""The dashboard in JupyterLab during a run: every control by mouse and keyboard, dragging, and rewinding."""
 
 import io
 import random
@@ -14,7 +14,7 @@ from mlx_grpo_kit.instruments import dashboard
 
 pytestmark = pytest.mark.timeout(180)
 
-# What a model writes is text: this one would tell if it were ever taken for markup.
+# A model's output is text: this one would show if it were ever taken for markup.
 HOSTILE = "<img src=x onerror='window.hacked = true'> {number}"
 SETUP = (
     (Path(__file__).parents[1] / "instruments" / "fake_trainer.py").read_text()
@@ -25,7 +25,7 @@ trainer = FakeTrainer(seconds=0.03, text={HOSTILE!r})
 dashboard = Dashboard(trainer, max_steps=2000, title="A slow run", rewards=rewards)
 """
 )
-TIMES = 2  # that a page is loaded again
+TIMES = 2  # the number of times that a page is reloaded
 START = "run = dashboard.start()"
 AWAIT = "await run\nprint(run)"
 
@@ -54,12 +54,12 @@ class Board:
         return int(self.cell.get_by_role("progressbar").get_attribute("aria-valuenow"))
 
     def wait_until_done(self, step):
-        """Until the page shows that this step, or a later one, is done."""
+        """Wait until the page shows that this step, or a later one, is done."""
         bar = "document.querySelector('.kit-dashboard [role=progressbar]')?.ariaValueNow"
         self.page.wait_for_function(f"step => Number({bar} ?? 0) >= step", arg=step)
 
     def at(self, curve, share):
-        """The point of a curve with this share of its x axis to the left."""
+        """Return the point of a curve that has this share of its x axis to the left."""
         box = self.curves.nth(curve).bounding_box()
         return box["x"] + 44 + share * (box["width"] - 56), box["y"] + box["height"] / 2
 
@@ -123,7 +123,7 @@ def test_a_constant_line_is_flat_next_to_a_branch_whose_smoothing_rounds(browser
 
 @pytest.fixture
 def board(open_notebook):
-    """A run that is on its way, in a notebook whose next cell waits for it."""
+    """A run in progress, in a notebook whose next cell waits for it."""
     notebook = open_notebook("dashboard", SETUP, START, AWAIT, "print('ran on')")
     notebook.run_all()
     board = Board(notebook)
@@ -149,7 +149,7 @@ def test_every_control_while_a_cell_awaits_the_run(board):
     assert board.column(3)[1] == HOSTILE.format(number=1)
     assert page.evaluate("() => window.hacked") is None
 
-    # Dragging over one curve moves the cursor of all, and the completions follow; then the keys.
+    # Dragging over one curve moves the cursor of all curves, and the completions follow; so do the keys.
     page.mouse.move(*board.at(4, 3 / 2000))
     page.mouse.down()
     page.mouse.move(*board.at(4, 6 / 2000))
@@ -184,7 +184,7 @@ def test_every_control_while_a_cell_awaits_the_run(board):
     board.cell.get_by_role("button", name=re.compile("^group 2, ")).click()
     board.wait_for_rows(32)
 
-    # Typed nonsense is answered in words; then back to the step under the cursor, with other settings.
+    # Invalid input gets a message; then the run is rewound to the step under the cursor, with other settings.
     rate = board.cell.get_by_role("textbox", name="learning rate")
     rate.fill("fast")
     board.click(f"Rewind to step {back_to}")
@@ -209,8 +209,8 @@ def test_every_control_while_a_cell_awaits_the_run(board):
     assert "stopped: step" in notebook.text(2)
     assert notebook.text(3) == "ran on\n"
 
-    # After Stop the run can still do a step, in the browser it is still scrubbed, and a picture is in the file.
-    # What is typed meanwhile waits for its button.
+    # After Stop the run can still do a step, the cursor still works, and the file contains a picture.
+    # Text that is typed meanwhile waits for its button.
     stopped_at, use = board.done, board.cell.get_by_role("button", name="Use from now on")
     assert use.is_disabled()
     rate.fill("0.3")
@@ -248,7 +248,7 @@ def test_a_finger_drags_the_cursor_and_a_reloaded_page_shows_the_run(open_notebo
     touch.detach()
     done = board.done
 
-    # JupyterLab looks for the widgets of a kernel that goes on, but not long; in another cell they are there at once.
+    # JupyterLab looks only briefly for the widgets of a running kernel; in another cell they appear at once.
     page.reload()
     page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
     kernel = "jupyterapp.shell.currentWidget?.sessionContext.session?.kernel?.status"
@@ -258,9 +258,9 @@ def test_a_finger_drags_the_cursor_and_a_reloaded_page_shows_the_run(open_notebo
     board.wait_for("paused")
     assert (board.done, board.step) == (done, done)
     board.wait_for_rows(32)
-    assert board.column(2)[0] == f"{done}+0="  # asked of the kernel
+    assert board.column(2)[0] == f"{done}+0="  # requested from the kernel
 
-    # Back to the policy before training, which is left of the first step.
+    # Rewind to the policy before training, which is left of the first step.
     board.curves.first.press("Home")
     board.wait_for_step(0)
     board.cell.get_by_text("Step 0, before training: no completions.").wait_for()
@@ -271,7 +271,7 @@ def test_a_finger_drags_the_cursor_and_a_reloaded_page_shows_the_run(open_notebo
     board.click("Resume")
     board.wait_until_done(5)
 
-    # Several branches that were taken back are numbered, and each has its dashes.
+    # Several abandoned branches are numbered, and each has its own dashes.
     board.click("Pause")
     board.wait_for("paused")
     board.curves.first.press("Home")
@@ -288,7 +288,7 @@ def test_a_finger_drags_the_cursor_and_a_reloaded_page_shows_the_run(open_notebo
 
 
 def sides_of_the_ring(page, node):
-    """The sides of an element on which its ring of focus is seen, at the middle of each."""
+    """Return the sides of an element on which its focus ring is visible, at the middle of each side."""
     box = node.bounding_box()
     clip = {"x": box["x"] - 4, "y": box["y"] - 4, "width": box["width"] + 8, "height": box["height"] + 8}
     pixels = matplotlib.image.imread(io.BytesIO(page.screenshot(clip=clip)))[:, :, :3]
@@ -299,7 +299,7 @@ def sides_of_the_ring(page, node):
         "left": pixels[high // 2, :8],
         "right": pixels[high // 2, -8:],
     }
-    color = node.evaluate("node => getComputedStyle(node).outlineColor")  # JupyterLab has one of its own for buttons
+    color = node.evaluate("node => getComputedStyle(node).outlineColor")  # JupyterLab has its own for buttons
     ring = np.array([int(part) for part in re.findall(r"\d+", color)[:3]]) / 255
     return {side for side, strip in strips.items() if (np.abs(strip - ring).max(axis=1) < 0.02).any()}
 

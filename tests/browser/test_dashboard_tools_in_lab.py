@@ -66,7 +66,7 @@ def test_one_line_reopens_a_run_that_a_restart_ended(begin):
     board.wait_until_done(25)
     board.cell.get_by_text("This run is saved. Dashboard.open() shows it again").wait_for()
     notebook.save()
-    notebook.page.reload()  # while the run goes on
+    notebook.page.reload()  # during the run
     notebook.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
     board.wait_until_done(40)
     [folder] = (notebook.path.parent / "outputs" / "dashboard" / "restarted").iterdir()
@@ -121,7 +121,7 @@ def test_zoom_smoothing_and_a_logarithmic_axis_by_mouse_and_keys(begin):
     assert {"140", "160"} <= {*board.words_of(0)}
     for _ in range(3):
         board.reward.press("PageDown")
-    expect(status).to_have_text("steps 120 to 170 of 200")  # it goes along with the cursor
+    expect(status).to_have_text("steps 120 to 170 of 200")  # the range follows the cursor
     board.reward.press("-")
     board.click("All steps")
     expect(status).to_have_text("")

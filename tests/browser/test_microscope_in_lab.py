@@ -182,7 +182,7 @@ def test_the_microscope_follows_every_control(open_notebook):
     live.locator(".cell").first.hover()
     assert live.locator(".detail-head").inner_text().startswith("token 1 of ")
 
-    # Rewards: by keyboard, by hand, and as they were. The words below the axis follow within the browser.
+    # Rewards: by keyboard, by mouse, and reset. The words below the axis follow within the browser.
     mean, handle = live.locator("svg .words", has_text="mean "), live.locator("[role=slider]").first
     first = mean.text_content()
     reward = float(handle.get_attribute("aria-valuenow"))
@@ -244,7 +244,7 @@ def test_the_tree_follows_every_control(open_notebook):
     assert live.locator(".node").count() == 7
     assert bars.first.inner_text().split() == ["'5'", "63%"]
 
-    # Filters and temperature, by keyboard; what they take out says by what.
+    # Filters and temperature, by keyboard; removed tokens name the filter that removed them.
     control("top-k").press("ArrowRight")
     bars.nth(1).get_by_text("out: top-k").wait_for()
     control("top-k").press("Home")
@@ -259,7 +259,7 @@ def test_the_tree_follows_every_control(open_notebook):
     bars.first.get_by_text("100%").wait_for()
     control("temperature").fill("1")
 
-    # A bar that is forced, by hand and by keyboard; the probability of the path; back by a box.
+    # A bar is chosen by mouse and by keyboard; the probability of the path; back by a box.
     bars.nth(3).click()
     live.locator(".path", has_text="27+38= '7': 2% with these settings, 2% in the policy.").wait_for()
     assert live.locator(".node").count() == 8
@@ -284,7 +284,7 @@ def test_the_tree_follows_every_control(open_notebook):
     page.wait_for_function("() => !document.querySelector('.kit-live .rest').textContent.includes('…')")
     assert live.locator(".node").count() == 2
 
-    # A half-typed prompt survives a drawing; an unknown character gets a complaint.
+    # A half-typed prompt survives a redrawing; an unknown character gets a message.
     control("prompt").fill("8+\u00e9")
     drawings = "document.querySelector('.kit-live .kit-tree').dataset.drawings"
     before = page.evaluate(drawings)

@@ -1,4 +1,4 @@
-"""What a reader looks at stays where it is while controls are moved: no picture pushes the page, and no complaint."""
+"""The page does not move while controls are moved: neither a picture nor a message pushes it."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def draw(operation, note):
 Panel(draw, operation=widgets.Dropdown(options=["sum(x)", "x.T", "x @ w"]),
       note=widgets.Text("1", continuous_update=False))
 """
-# The tops of the picture and of what comes after the panel, seen from the top of the panel's own output.
+# The tops of the picture and of the content after the panel, relative to the top of the panel's output.
 PLACES = """() => {
   const top = document.querySelector(".kit-live").getBoundingClientRect().top;
   return [document.querySelector(".kit-live .widget-html img").getBoundingClientRect().top - top,
@@ -49,7 +49,7 @@ def test_neither_a_new_picture_nor_a_message_moves_the_page(open_notebook):
     complaint = live.get_by_text("expected digits")
     complaint.wait_for()
     assert notebook.page.evaluate(PLACES) == pytest.approx(places, abs=1)
-    # It can be read: nothing lies over it, and it lies over the picture, on paper of its own.
+    # The message is readable: nothing covers it, and it covers the picture, with its own background.
     box = complaint.bounding_box()
     assert box["y"] + box["height"] > picture.bounding_box()["y"]
     seen = "([x, y]) => document.elementFromPoint(x, y).textContent"

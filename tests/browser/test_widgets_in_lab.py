@@ -1,4 +1,4 @@
-"""What the browser's widgets share, in JupyterLab: data, questions and answers, complaints, and the still picture."""
+"""The base of the browser widgets, in JupyterLab: data, questions and answers, messages, and the still picture."""
 
 from pathlib import Path
 
@@ -70,14 +70,14 @@ def test_data_questions_complaints_and_the_still_picture(open_notebook):
     notebook.run_cell(0)
     notebook.run_cell(1)
     cell = notebook.cell(1)
-    cell.get_by_text("<b>bold</b> 0.710 \N{EN DASH}").wait_for()  # a model's text is text, and no markup
+    cell.get_by_text("<b>bold</b> 0.710 \N{EN DASH}").wait_for()  # a model's text is not markup
     box = cell.get_by_label("factor")
     box.fill("3")
     notebook.wait_for_text(1, "heights 3,6")
     box.fill("-1")
     notebook.wait_for_text(1, "the factor is below 0")
 
-    # Of fifty questions at once, as a drag makes them, the kernel hears the first and the last.
+    # Of fifty questions at once, as from a drag, the kernel gets the first and the last.
     notebook.page.evaluate("() => burst()")
     notebook.wait_for_text(1, "heights 50,100")
     notebook.run_cell(2)
@@ -89,5 +89,5 @@ def test_data_questions_complaints_and_the_still_picture(open_notebook):
     assert "widgets" not in saved.metadata
     assert "Bars that stand still." in saved.cells[1].outputs[1]["data"]["text/html"]
     notebook.page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
-    still.wait_for()  # without its kernel, the picture stands in the widget's place
+    still.wait_for()  # without a kernel, the picture replaces the widget
     assert not cell.get_by_label("factor").is_visible()

@@ -1,4 +1,4 @@
-"""What the browser's widgets share, without a browser: tests/browser/test_widgets_in_lab.py has the rest."""
+"""The common base of the browser widgets, without a browser; tests/browser/test_widgets_in_lab.py has the rest."""
 
 import json
 import math

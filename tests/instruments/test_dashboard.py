@@ -1,4 +1,4 @@
-"""The dashboard without a browser: what the page is told, what buttons do to the run, what stays in the notebook."""
+"""The dashboard without a browser: messages to the page, effects of buttons on the run, and the stored output."""
 
 import json
 import math
@@ -29,7 +29,7 @@ def until(condition):
 
 @pytest.fixture
 def dashboard(fake):
-    """Of a run of 40 quick steps, with what it sends in `.sent`."""
+    """A dashboard of a run with 40 quick steps; its messages are in `.sent`."""
     rewards = {"exact": fake.exact, "format": [fake.format_reward]}
     dashboard = Dashboard(fake.FakeTrainer(seconds=0.002), max_steps=40, title="A run", rewards=rewards)
     dashboard.sent = []
@@ -45,14 +45,14 @@ def order(dashboard, name, **others):
 
 
 def pause_at(dashboard, step):
-    """Go on step by step until `step` is done, and be paused there."""
+    """Run step by step until `step` is done, and pause there."""
     dashboard._singles = step - len(dashboard.record)
     dashboard.start() if dashboard.run is None else order(dashboard, "go on")
     until(lambda: dashboard.state == "paused")
 
 
 def rebuilt(dashboard):
-    """The page's columns, from all messages as dashboard.js takes them."""
+    """Return the page's columns, built from all messages as in dashboard.js."""
     steps, columns, abandoned, turns = [], {}, [], 0
     for message in dashboard.sent:
         if "columns" not in message:
@@ -86,14 +86,14 @@ def test_pause_step_stop_and_continue(dashboard):
     order(dashboard, "step")
     until(lambda: len(dashboard.record) == 4 and dashboard.state == "paused")
     order(dashboard, "step")
-    order(dashboard, "step")  # a second click before the first step is done counts
+    order(dashboard, "step")  # a second click before the first step is done counts, too
     until(lambda: len(dashboard.record) == 6 and dashboard.state == "paused")
     order(dashboard, "stop")
     until(lambda: dashboard.state == "stopped" and not dashboard.run.running)
 
-    order(dashboard, "step")  # after Stop: one more step, in a run of its own
+    order(dashboard, "step")  # after Stop: one more step, in a new run
     until(lambda: len(dashboard.record) == 7 and dashboard.state == "paused")
-    order(dashboard, "pause")  # is nothing new
+    order(dashboard, "pause")  # has no effect
     order(dashboard, "go on")
     dashboard.run.wait(SECONDS)
     assert [step.step for step in dashboard.record.steps] == list(range(1, 41))
@@ -164,7 +164,7 @@ def test_rewinding_during_a_run_and_after_its_end(dashboard):
     assert len(dashboard.record.abandoned) == 1
     once = dashboard.record.column("reward")
 
-    order(dashboard, "rewind", step=20)  # the run is over: it goes on
+    order(dashboard, "rewind", step=20)  # the run was over and continues
     dashboard.run.wait(SECONDS)
     assert dashboard.record.column("reward") == once
     assert len(dashboard.record.abandoned) == 2
@@ -287,7 +287,7 @@ def test_an_iterator_of_steps_can_be_paused_and_stopped_but_not_rewound(fake):
     pause_at(dashboard, 3)
     order(dashboard, "stop")
     until(lambda: dashboard.state == "stopped")
-    order(dashboard, "go on")  # with the iterator as it is
+    order(dashboard, "go on")  # with the same iterator
     dashboard.run.wait(SECONDS)
     assert len(dashboard.record) == 30
 

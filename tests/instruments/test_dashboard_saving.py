@@ -1,4 +1,4 @@
-"""A dashboard's run is there again after a restart: saved step by step, opened by one line, never in the way."""
+"""A dashboard's run after a restart: it was saved step by step, one line opens it, and saving never disturbs it."""
 
 import subprocess
 import sys

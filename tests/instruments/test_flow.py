@@ -1,4 +1,4 @@
-"""The model as boxes: every number is that of transformers, forward and backward, and so is what each formula gives."""
+"""The model as boxes: every number and the result of every formula match transformers, forward and backward."""
 
 import re
 
@@ -32,7 +32,7 @@ def tokenizer():
 
 @pytest.fixture(scope="module", params=["shipped", "tied", "not tied", "yarn"])
 def seen(request, make_qwen3, tokenizer):
-    """(transformers' model after backward, what its modules put out, the trace of the same text)."""
+    """(transformers' model after backward, the outputs of its modules, the trace of the same text)."""
     if request.param == "shipped":
         from transformers import Qwen3ForCausalLM
 
@@ -79,7 +79,7 @@ def test_values_and_gradients_match_transformers(seen):
         scale = float(theirs.grad.abs().max())
         assert np.allclose(gradient, theirs.grad.numpy().ravel(), atol=3e-4 * scale + 1e-7), name
     layers = trace.config.num_hidden_layers
-    assert compared == 3 + 13 * layers  # what transformers has no module for follows from these, below
+    assert compared == 3 + 13 * layers  # values without a module in transformers are checked below
     assert trace.loss == pytest.approx(float(outputs["loss"].detach()), rel=1e-4)
 
 
@@ -107,7 +107,7 @@ def test_the_gradient_of_each_weight_matches_transformers(seen):
     for box in all_boxes(trace, 5, 2):
         for i in (0, 7):
             if not box.weight or (box.key in ("embedding", "logits") and trace.config.tie_word_embeddings):
-                continue  # one table that is used twice: each box tells its own share
+                continue  # one table that is used twice: each box shows its own share
             work = box.weight(i)
             name, where = re.fullmatch(r"grad (.*)\[(.*)\]", work.name).groups()
             full = name
@@ -136,7 +136,7 @@ def test_the_shares_of_a_tied_table_add_up_to_its_gradient(seen):
 def test_the_loss_expects_every_token_of_the_answer(tokenizer):
     config, params = load_pretrained(TINY)
     trace = trace_flow(config, params, tokenizer, PROMPT, ANSWER, backward=True)
-    assert "".join(map(trace.spell, trace.ids)) == "12+34=4"  # the last token of the answer is asked for, not read
+    assert "".join(map(trace.spell, trace.ids)) == "12+34=4"  # the last token of the answer is a target, not an input
     assert {place: trace.spell(token) for place, token in trace.targets.items()} == {5: "4", 6: "6"}
     likeliest = trace_flow(config, params, tokenizer, PROMPT, backward=True)
     assert likeliest.targets == {5: int(likeliest.probabilities(5).argmax())}
@@ -164,12 +164,12 @@ def test_the_panel_follows_its_controls(tokenizer):
     panel = show_flow(config, params, tokenizer, PROMPT, ANSWER)
     assert panel.values["token"] == 6
     panel.set(prompt="1+2=")
-    assert (panel.controls["token"].max, panel.values["token"]) == (4, 4)  # still the last
+    assert (panel.controls["token"].max, panel.values["token"]) == (4, 4)  # still the last token
     panel.set(prompt="12+34=")
     assert (panel.controls["token"].max, panel.values["token"]) == (6, 6)
     panel.set(token=2)
     panel.set(prompt="7*8=")
-    assert (panel.controls["token"].max, panel.values["token"]) == (4, 2)  # who looks elsewhere stays there
+    assert (panel.controls["token"].max, panel.values["token"]) == (4, 2)  # another token stays selected
     panel.set(prompt="12+34=")
     panel.set(direction="backward", head=3, number=200)
     [q] = [box for box in panel.picture.boxes if box.key == "layers.1.self_attn.q_proj"]

@@ -1,4 +1,4 @@
-"""The tree of texts joined with a model: logits that are the model's, paths that multiply, and the still picture."""
+"""The tree of texts with a model: the model's logits, probabilities of paths, and the still picture."""
 
 import base64
 
@@ -25,7 +25,7 @@ def tree(model):
 
 @pytest.fixture(scope="module")
 def probabilities():
-    """From a text to transformers' probabilities of the next token."""
+    """Return transformers' probabilities of the token after a text."""
     theirs, tokenizer = AutoModelForCausalLM.from_pretrained(TINY), AutoTokenizer.from_pretrained(TINY)
 
     def probabilities(text):
@@ -91,7 +91,7 @@ def test_the_still_picture_multiplies_along_its_paths(tree, probabilities, model
         total *= probabilities(text)[token]
         text += tokenizer.decode([token])
     assert picture.alt.startswith("After '27+38=': '5' 63%, '6' 30%, ")
-    assert f"times end 100% is {total:.0%}; '6' 30% times" in picture.alt  # the likelier first
+    assert f"times end 100% is {total:.0%}; '6' 30% times" in picture.alt  # the likelier path comes first
     assert f">{total:.0%}</text>" in picture.svg
     assert picture.svg.count("<path d=") == 6  # branches
     alone = show_generation_tree(*model).draw_still()

@@ -1,4 +1,4 @@
-"""What comes to a run's metrics in the dashboard: held-out problems, numbers of one's own, memory; and its settings."""
+"""Metrics that the dashboard adds to a run: held-out problems, your own numbers, memory; and the run's settings."""
 
 import sys
 from types import SimpleNamespace
@@ -121,7 +121,7 @@ def test_the_steps_of_a_change_are_listed(fake):
     dashboard.steering.give(SimpleNamespace(back_to=None, settings={"learning_rate": 0.25}, max_steps=None, look=None))
     dashboard.start().wait(30)
     assert dashboard.answer({"all": True})["changed"] == {"learning_rate": [(1, "0.25")]}
-    assert ["learning_rate", "0.01", False] in dashboard.data["settings"]  # as it was in the beginning
+    assert ["learning_rate", "0.01", False] in dashboard.data["settings"]  # the initial value
 
 
 def test_a_finished_run_continues_to_more_steps(fake):

@@ -1,4 +1,4 @@
-"""The microscope joined with a model: what the widget is given, and its still picture, without a browser."""
+"""The microscope with a model, without a browser: the widget's data and its still picture."""
 
 import dataclasses
 import json
@@ -79,7 +79,7 @@ def test_readings_follow_the_settings_and_errors_become_messages(microscope):
     moved = microscope.answer(settings | {"rewards": rewards})
     assert moved["means"][1] == pytest.approx(first["means"][1] + 0.25)
     assert moved["advantages"][4] > first["advantages"][4]
-    for loss_type in microscope.data["batch"]["loss_types"]:  # cispo gets its cap, dr_grpo its length
+    for loss_type in microscope.data["batch"]["loss_types"]:  # cispo needs its cap, dr_grpo its length
         assert microscope.answer(settings | {"loss_type": loss_type})["group"] == 1
     sent = []
     microscope.send = sent.append
@@ -106,5 +106,7 @@ def test_the_still_picture_has_a_description(run, microscope):
         assert f">{each.completion}<" in picture.svg
     clipped = sum(clip != 0 for tokens in reading["tokens"] for clip in tokens["clips"])
     assert f"{clipped} tokens of this group clipped" in picture.alt
-    assert picture.alt.count("(clipped") == picture.svg.count(" clipped</text>") - 1 == clipped > 0  # and once above
+    assert (
+        picture.alt.count("(clipped") == picture.svg.count(" clipped</text>") - 1 == clipped > 0
+    )  # and once in the heading
     assert f"Mean reward {np.mean([each.reward for each in group]):#.3g}" in picture.alt

@@ -1,4 +1,4 @@
-"""Other runs over this one: those that were given, and those of the notebook that saved themselves."""
+"""Other runs to compare with: those that were passed in, and the saved runs of the notebook."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Going back in a run: what is repeated is the same run, snapshots stay few, orders are obeyed between steps.
+"""Rewinding a run: repeated steps are the same, snapshots stay few, and orders are carried out between steps.
 
 The trainer is one whose weight is a sum that anybody can add up. tests/grpo has GRPOTrainer's own snapshots.
 """
@@ -11,7 +11,7 @@ from mlx_grpo_kit.instruments.dashboard.steering import Order, Steering
 
 
 class Summing:
-    """Its weight grows by `size` a step, and so every weight tells which sizes came."""
+    """A trainer whose weight grows by `size` per step, so that every weight shows which sizes were used."""
 
     def __init__(self, step=0, nbytes=1):
         self.step, self.weight, self.size, self.nbytes = step, 0, 1, nbytes
@@ -39,7 +39,7 @@ class Summing:
 
 
 def play(steering, orders=None, obeyed=lambda order, error: True):
-    """All (step, weight) of a run; `orders` are given when their step is first seen."""
+    """List (step, weight) of a run; `orders` are given when their step is first done."""
     orders, seen = dict(orders or {}), []
     for step in steering.steps(obeyed):
         seen.append((step.step, step.weight))

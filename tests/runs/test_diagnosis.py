@@ -1,4 +1,4 @@
-"""What is said about a run: sick ones from the trainer itself and made-up ones, and silence on healthy ones."""
+"""The diagnosis of runs: messages about sick ones, from the trainer and made up, and none about healthy ones."""
 
 import itertools
 import json
@@ -15,7 +15,7 @@ from mlx_grpo_kit.runs.diagnosis import Monitor, diagnose, findings
 
 
 def steps(count, completions=None, **metrics):
-    """`count` steps of a healthy run, with other metrics: numbers, or functions of the step."""
+    """Make `count` steps of a healthy run, with other metrics: numbers, or functions of the step."""
     healthy = {
         "reward": lambda step: 0.4 + 0.5 * step / (step + 50),
         "reward_std": 0.3,
@@ -96,7 +96,7 @@ def test_each_symptom_has_a_message_with_its_numbers_and_a_remedy(name):
     assert names(run) == [name]
     (words,) = diagnose(run)
     assert [part for part in said if part not in words] == []
-    # Lines of metrics.jsonl, where NaN is null, say the same.
+    # Lines of metrics.jsonl, in which NaN is null, give the same.
     lines = [json.loads(json.dumps({"step": step.step, **step.metrics})) for step in run]
     assert names(lines) == [name]
 
@@ -242,7 +242,7 @@ def test_one_reward_that_fell_is_named_unless_another_made_up_for_it():
 
 
 def ill_after(step, changes, at):
-    """A run in which the reward collapses at `step`, with changes of settings before the steps `at`."""
+    """Make a run in which the reward collapses at `step`, with changes of settings before the steps `at`."""
     run = steps(80, reward=lambda s: 0.6 if s < step else 0.0, learning_rate=0.001)
     for number, change in zip(at, changes, strict=True):
         run[number - 1].changes = change
@@ -262,7 +262,7 @@ def test_the_change_before_a_collapse_comes_first():
 @pytest.mark.parametrize(
     ("ill", "changes", "at", "blamed"),
     [
-        (45, [{"beta": 0.1}], [70], ""),  # afterwards, as a cure
+        (45, [{"beta": 0.1}], [70], ""),  # after the collapse, as a cure
         (45, [{"beta": 0.1}, {"temperature": 2.0}], [42, 70], "beta"),
         (45, [{"beta": 0.1}, {"temperature": 2.0}], [20, 42], "temperature"),
         (45, [{"rewound_from": 60}], [42], ""),
@@ -297,7 +297,7 @@ def test_lines_of_a_file_contain_the_change():
 
 
 def test_a_lucky_stretch_is_not_a_peak_from_which_the_reward_fell():
-    """Two groups a step, each right or wrong as a whole: the best five steps of the past are above the mean by luck."""
+    """With two groups per step, each all right or all wrong, the best five steps are above the mean by luck."""
     for seed in range(20):
         rng = random.Random(seed)
         run = steps(100, reward=lambda s, rng=rng: sum(rng.random() < 0.4 for _ in range(2)) / 2)
@@ -306,7 +306,7 @@ def test_a_lucky_stretch_is_not_a_peak_from_which_the_reward_fell():
 
 
 def answered(step, answers, right):
-    """Completions with their right answers, of which the first `right` are given."""
+    """Make completions with their right answers; the first `right` of them are right."""
     texts = [answers[row] if row < right else "?" for row in range(16)]
     problems = [SimpleNamespace(answer=answer) for answer in answers]
     return [

@@ -1,4 +1,4 @@
-"""What a run leaves behind: the same after saving and loading, small, and readable when damaged; without MLX."""
+"""The record of a run: the same after saving and loading, small, readable if damaged, and loaded without MLX."""
 
 import json
 import math
@@ -93,7 +93,7 @@ def test_a_record_is_the_same_after_saving_and_loading(record, tmp_path):
     assert loaded.column("reward") == [0.1, 0.2, 0.3, 0.4, 0.5]
     assert all(map(math.isnan, loaded.column("kl")))
     record.add(train_step(6))
-    record.save(tmp_path / "run")  # over the one before
+    record.save(tmp_path / "run")  # over the previous one
     assert len(RunRecord.load(tmp_path / "run")) == 6
 
 
@@ -162,7 +162,7 @@ def test_a_line_that_cannot_be_read_is_named_and_the_others_are_kept(record, tmp
     record.save(tmp_path / "run")
     file = tmp_path / "run" / name
     lines = file.read_text().splitlines()
-    file.write_text("\n".join([*lines[:2], "", line, *lines[2:]]))  # nor is there an end to the last line
+    file.write_text("\n".join([*lines[:2], "", line, *lines[2:]]))  # the last line has no end either
     loaded = RunRecord.load(tmp_path / "run")
     assert loaded.damaged == [f"Line 4 of {file} cannot be read and is left out."]
     assert same(loaded, record)
@@ -177,7 +177,7 @@ def test_a_kill_at_any_position_of_a_file(record, tmp_path, name):
     for length in range(0, len(content), max(len(content) // 97, 1)):
         file.write_bytes(content[:length])
         loaded = RunRecord.load(tmp_path / "run")
-        whole = content[: length + 1].count(b"\n")  # a line that lacks nothing but its end is a line
+        whole = content[: length + 1].count(b"\n")  # a line that lacks only its end counts as a line
         if name == METRICS:
             assert [step.step for step in loaded.steps] == [*range(1, whole + 1)]
         else:

@@ -1,4 +1,4 @@
-"""Runs that save themselves: whole at any moment, the same when read again, and never more than there is room for."""
+"""Runs that are saved automatically: complete at any moment, the same after loading, and within their limits."""
 
 import errno
 import math
@@ -49,12 +49,12 @@ def record():
 
 def test_every_step_can_be_read_at_once_even_after_a_rewind(shelf, record):
     saved = shelf.begin(record)
-    for number in (1, 2, 3, 4, 5, 3, 4, 4):  # the third step comes again, and takes back three; then the fourth
+    for number in (1, 2, 3, 4, 5, 3, 4, 4):  # step 3 is repeated, which discards three steps; then step 4 is
         record.add(train_step(number, number / 10, {"learning_rate": 1e-4} if number == 3 else None))
         saved.keep_up()
         assert content(RunRecord.load(saved.path)) == content(record)
     assert [len(branch) for branch in record.abandoned] == [3, 1]
-    record.rewind(2)  # and no step after it
+    record.rewind(2)  # without a step after it
     saved.keep_up()
     assert content(RunRecord.load(saved.path)) == content(record)
     saved.keep_up(whole=True)

@@ -1,4 +1,4 @@
-"""The engine against torch: what a graph is, who gets a gradient, and every way to misuse it."""
+"""The engine against torch: the graph, gradients, and every kind of misuse."""
 
 import gc
 import math
@@ -171,7 +171,7 @@ def test_the_gradient_has_the_leafs_dtype():
     ],
 )
 def test_float32_stays_float32(operation):
-    """Already before the engine casts a gradient: no time is spent in double precision."""
+    """Gradients are float32 even before the engine casts them, so no time is spent in double precision."""
     x = T.Tensor(np.float32([0.5, 2]), requires_grad=True)
     y = operation(x)
     assert y.dtype == np.float32
@@ -378,7 +378,7 @@ def test_retain_grad_keeps_the_gradient_after_hooks():
         y.register_hook(lambda grad: grad * 10)
         y.retain_grad()
         y.retain_grad()
-        y.register_hook(lambda grad: grad + 1)  # hooks that come later count too
+        y.register_hook(lambda grad: grad + 1)  # hooks that are added later count, too
         z = (y * y).sum()
         z.retain_grad()
         z.backward(retain_graph=True)
@@ -547,7 +547,7 @@ class Pick(T.Function):
 )
 @pytest.mark.parametrize("kind", [np.array, list])
 def test_the_callers_array_may_change_before_backward(operation, borrowed, kind):
-    """A training loop that fills one buffer again and again is allowed to."""
+    """A training loop may fill the same buffer again and again."""
     expected = leaf(1.0, -2.0, 3.0)
     operation(expected, np.array(borrowed)).sum().backward()
     x, given = leaf(1.0, -2.0, 3.0), kind(borrowed)

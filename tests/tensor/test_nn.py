@@ -1,4 +1,4 @@
-"""Layers against torch.nn: names, shapes, first weights, training mode, and state that goes back and forth."""
+"""Layers against torch.nn: names, shapes, initial weights, training mode, and state that is saved and loaded."""
 
 import math
 
@@ -180,7 +180,7 @@ def test_torch_parameters_load_like_a_torch_state_dict():
 
 
 class Tied(nn.Module):
-    """An embedding whose weight is also the last layer's."""
+    """An embedding that shares its weight with the last layer."""
 
     def __init__(self):
         self.embedding, self.head = nn.Embedding(5, 3), nn.Linear(3, 5, bias=False)

@@ -1,4 +1,4 @@
-"""Every operation against torch in float64: values, gradients, the edges, and the errors."""
+"""Every operation against torch in float64: values, gradients, edge cases, and errors."""
 
 import itertools
 import math
@@ -14,7 +14,7 @@ INF, NAN = math.inf, math.nan
 
 
 def compare(ours, theirs, *arrays, start=None, rtol=1e-10, atol=1e-12):
-    """The same value, and the same gradients; the result's own gradient is random where `start` is None."""
+    """Assert equal values and gradients; the gradient of the result is random if `start` is None."""
     tensors = [T.Tensor(array, requires_grad=True) for array in arrays]
     references = [torch.tensor(array, requires_grad=True) for array in arrays]
     result, expected = ours(*tensors), theirs(*references)
@@ -79,7 +79,7 @@ TWO = {
     "where": (lambda a, b: T.where(a.data > b.data, a, b), lambda a, b: torch.where(a > b, a, b)),
 }
 EDGES = [0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, 3.0, 20.0, -20.0, 1000.0, -1000.0, 1e-300, INF, -INF, NAN]
-STARTS = [1.0, 0.0, INF, NAN]  # gradients that come in
+STARTS = [1.0, 0.0, INF, NAN]  # gradients of the result
 
 
 @pytest.mark.parametrize("name", ONE)
@@ -91,7 +91,7 @@ def test_one_argument(name):
 @pytest.mark.parametrize("start", STARTS)
 @pytest.mark.parametrize("name", ONE)
 def test_one_argument_at_the_edges(name, start):
-    for x in EDGES:  # one at a time: some of torch's loops give other results at infinity for many numbers at once
+    for x in EDGES:  # one at a time, because some of torch's vectorized loops give other results at infinity
         compare(*ONE[name], np.array([x]), start=start)
 
 

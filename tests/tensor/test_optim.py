@@ -34,7 +34,7 @@ def test_thirty_steps_match_torch(name, options):
         reference.zero_grad()
         (T.tanh(x @ ours[0] + ours[1]) ** 2).sum().backward()
         (torch.tanh(torch.tensor(x) @ theirs[0] + theirs[1]) ** 2).sum().backward()
-        if step % 3 == 0:  # the third has a gradient in some steps only
+        if step % 3 == 0:  # the third parameter has a gradient only in some steps
             (ours[2] * ours[2]).sum().backward()
             (theirs[2] * theirs[2]).sum().backward()
         optimizer.step()

@@ -1,4 +1,4 @@
-"""ResNet: names, shapes and numbers of its twin in torch."""
+"""ResNet: the same names, shapes and numbers as its twin in torch."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Charts as SVG: where a point lands, what an axis says, what is left out, and that the markup is well formed."""
+"""Charts as SVG: places of points, numbers on axes, gaps, and well-formed markup."""
 
 import math
 import re
@@ -15,7 +15,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def paths(chart):
-    """The lines and markers of the first plane: a list of lists of points."""
+    """Return the lines and markers of the first plane: a list of lists of points."""
     tree = ElementTree.fromstring(chart.svg("words"))
     inside = tree.find(f"{SVG}g/{SVG}svg")
     return [re.findall(r"[ML](-?[\d.]+) (-?[\d.]+)", path.get("d")) for path in inside.findall(f"{SVG}path")]
@@ -31,7 +31,7 @@ def test_points_land_where_the_axes_say():
     assert paths(chart) == [[("0.0", "100.0"), ("100.0", "50.0"), ("200.0", "0.0")]]
     chart = Chart(300, 200)
     plane(chart, x=(1e-4, 1), y=(1e-2, 1e2), log_x=True, log_y=True).dots([1e-4, 1e-2, 1], [1, 1e-2, 0], "ink")
-    assert paths(chart) == [[("0.0", "50.0"), ("100.0", "100.0"), ("200.0", "100.0")]]  # 0 lies at the end of the axis
+    assert paths(chart) == [[("0.0", "50.0"), ("100.0", "100.0"), ("200.0", "100.0")]]  # 0 is at the end of the axis
 
 
 def test_values_that_are_not_finite_are_gaps():

@@ -1,4 +1,4 @@
-"""What stays hidden until it is clicked: printed lines and pictures, and never an error."""
+"""Output that is hidden until a click: printed lines and pictures, but never an error."""
 
 import pytest
 from IPython.core.interactiveshell import InteractiveShell

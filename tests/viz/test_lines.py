@@ -1,4 +1,4 @@
-"""Lines and clouds on logarithmic axes, and paths in a valley: what is drawn, and the words for it."""
+"""Lines and clouds on logarithmic axes, and paths in a valley: drawings and descriptions."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from mlx_grpo_kit.viz.picture import to_png
 
 
 def named(figure):
-    """The names at the right of the axes and their heights, from the lowest up."""
+    """Return the names at the right of the axes and their heights, lowest first."""
     return sorted((text.get_position()[1], text.get_text()) for text in figure.texts)
 
 

@@ -20,7 +20,7 @@ KITS = re.compile(
     "frac_reward_zero_std|entropy|entropy_coef|kl|loss|policy_loss|grad_norm|learning_rate|step_time|lag|branch|"
     f"cispo_clip_ratio|{THROUGHPUT}|{MEMORY}"
 )
-NEVER = re.compile("gradients/.+|rewards/.+/(mean|std)|entropy_coef|branch")  # has no curve of its own
+NEVER = re.compile("gradients/.+|rewards/.+/(mean|std)|entropy_coef|branch")  # metrics without their own curve
 
 
 @dataclass(frozen=True)

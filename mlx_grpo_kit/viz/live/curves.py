@@ -194,7 +194,7 @@ class _Line:
 def _lines(
     metrics: Sequence[str], steps: Sequence[int], history: Mapping[str, Sequence[float]], smoothing: float, log: bool
 ) -> list[_Line]:
-    """Make one for each metric that has at least one value."""
+    """Make a line for each metric that has at least one value."""
     lines = []
     for index, metric in enumerate(metrics):
         values = [value if math.isfinite(value) else math.nan for value in history.get(metric, [])]

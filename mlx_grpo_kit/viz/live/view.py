@@ -53,7 +53,7 @@ class NotebookView:
         note = f"Last seen {status}. Run the cell to train again."
         if self._next_still is None:
             show_live(self._box, picture, note, self._places)
-            self._next_still = 0.0  # there are no curves yet: the next frame, which has some, leaves a still of its own
+            self._next_still = 0.0  # there are no curves yet; the next frame, which has some, renews the still picture
             return
         if keep or time.monotonic() >= self._next_still:
             self._put(1, still(picture, note, completions_table(completions) if completions else None))

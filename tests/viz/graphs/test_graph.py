@@ -1,4 +1,4 @@
-"""draw_graph: what is read from each engine, where the boxes go, what is written in them, and large graphs."""
+"""Graphs: reading them from each engine, the places of boxes, the text in them, and large graphs."""
 # ruff: noqa: RUF001 (pictures have a real minus and times sign)
 
 import base64
@@ -48,7 +48,7 @@ def random_parents(seed, count=60):
 
 
 def boxes(picture):
-    """{first line of text: all lines} of each box of the picture."""
+    """Return {first line of text: all lines} for each box of the picture."""
     tree = ElementTree.fromstring(picture.svg)
     groups = [group for group in tree.iter(f"{SVG}g") if group.get("class", "").startswith("node")]
     return [["".join(text.itertext()) for text in group.iter(f"{SVG}text")] for group in groups]
@@ -150,7 +150,7 @@ def test_boxes_do_not_overlap_and_come_after_their_parents(seed):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_lines_avoid_boxes(seed):
-    """A line passes a column it does not end in outside of every box there."""
+    """A line that passes through a column avoids every box there."""
     parents = random_parents(seed, 30)
     sizes = [(80.0, 40.0)] * 30
     layout = lay_out(parents, sizes, layer_gap=40, gap=12)
@@ -176,7 +176,7 @@ def test_a_tree_is_drawn_without_crossings_and_its_root_in_the_middle():
 
 
 def test_avoidable_crossings_are_avoided():
-    # 0..3 feed 7..4 in reverse: drawn in the order of their numbers every line would cross every other.
+    # 0..3 feed 7..4 in reverse: in the order of their numbers, every line would cross every other.
     parents = [(), (), (), (), (3,), (2,), (1,), (0,), (4, 5, 6, 7)]
     y = [center[1] for center in lay_out(parents, [(50.0, 30.0)] * 9, layer_gap=40, gap=10).centers]
     assert sorted(range(4), key=y.__getitem__) == [7 - node for node in sorted(range(4, 8), key=y.__getitem__)]

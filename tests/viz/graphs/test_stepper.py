@@ -1,4 +1,4 @@
-"""The stepper and the panel under it, without a kernel: move a control, look at what is drawn."""
+"""The stepper and its panel, without a kernel: move a control, and check the picture."""
 # ruff: noqa: RUF001 (pictures have a real minus and times sign)
 
 import random
@@ -144,7 +144,7 @@ def test_a_slider_ends_where_the_picture_does():
     panel = Panel(draw, limits=lambda size, **_: {"place": size}, size=IntSlider(4, 1, 9), place=IntSlider(8, 1, 99))
     assert (panel.controls["place"].max, seen) == (4, [(4, 4)])
     panel.set(size=2)
-    assert (panel.controls["place"].max, seen) == (2, [(4, 4), (2, 2)])  # one drawing, of where the slider stands
+    assert (panel.controls["place"].max, seen) == (2, [(4, 4), (2, 2)])  # one drawing, for the slider's value
     panel.set(size=9)
     assert (panel.controls["place"].max, seen[-1]) == (9, (9, 2))
 

@@ -1,4 +1,4 @@
-"""The table of completions: readable without colour, and safe whatever a model wrote."""
+"""The table of completions: readable without colour, and safe for any text of a model."""
 
 import math
 from types import SimpleNamespace as Record

@@ -1,4 +1,4 @@
-"""The picture of a run: its smoothed line against the definition, gaps, panels, and the words that stand for it."""
+"""The picture of a run: its smoothed line against the definition, gaps, panels, and its description."""
 
 import base64
 import io
@@ -15,7 +15,7 @@ from mlx_grpo_kit.viz.style import three_digits
 
 
 def weighted_mean(values, smoothing):
-    """The definition: of the finite values, the newest has weight 1 and each older one `smoothing` times as much."""
+    """Compute the definition: the newest finite value has weight 1, and each older one `smoothing` times as much."""
     finite = np.array([value for value in values if math.isfinite(value)])
     weights = smoothing ** np.arange(len(finite))[::-1]
     return float(np.sum(weights * finite) / np.sum(weights))
@@ -50,8 +50,8 @@ NAN = math.nan
         ([NAN, 0.1, NAN, NAN, 0.2, NAN, NAN, 0.3], True),
         ([0.1, NAN, 0.2, NAN, 0.3], True),
         ([0.1, 0.2, NAN, NAN, NAN, 0.3, 0.4], False),  # a gap in a metric of every step
-        ([NAN] * 50 + [0.1, 0.2, 0.3], False),  # one that began late
-        ([0.1, 0.2, 0.3] + [NAN] * 50, False),  # and one that broke
+        ([NAN] * 50 + [0.1, 0.2, 0.3], False),  # a metric that began late
+        ([0.1, 0.2, 0.3] + [NAN] * 50, False),  # a metric that stopped early
         ([0.1, NAN, 0.2, 0.3], False),
         ([NAN, NAN, 0.1], False),
         ([NAN], False),

@@ -1,4 +1,4 @@
-"""LivePlot without a notebook: what it keeps, what it refuses, how a run ends in the foreground and in a thread."""
+"""LivePlot without a notebook: its history, its errors, and the end of a run in the foreground and in a thread."""
 
 import math
 import multiprocessing
@@ -26,7 +26,7 @@ def record(step, **metrics):
 
 
 class Training:
-    """A run that says in which thread its steps were computed, and where it was closed."""
+    """A run that records the thread in which its steps were computed, and the thread that closed it."""
 
     def __init__(self, steps, fails_at=None, error=None, seconds=0.0):
         self.steps, self.fails_at, self.error, self.seconds = steps, fails_at, error, seconds
@@ -391,7 +391,7 @@ def test_a_run_that_the_plot_rejects_is_closed():
 
 
 def test_a_run_frees_mlx_streams_in_its_own_thread_before_it_is_over(monkeypatch):
-    """Left to the end of the thread, they abort most scripts that end right after `run.wait()`."""
+    """If the streams stayed until the end of the thread, most scripts that end right after `run.wait()` would abort."""
     cleared = []
     monkeypatch.setitem(
         sys.modules, "mlx.core", SimpleNamespace(clear_streams=lambda: cleared.append(threading.get_ident()))
