@@ -40,7 +40,7 @@ def test_only_the_distance_moves_the_product_and_gates_and_norms_follow(open_not
     press("of the key", "ArrowRight")
     notebook.wait_for_words("a query at position 12 and a key at position 6, 6 apart")
     press("pair", "ArrowLeft")
-    notebook.wait_for_words("Pair 0 goes round once in 6.28 positions")
+    notebook.wait_for_words("Pair 0 makes a full turn every 6.28 positions")
 
     press = open_panel(notebook, "Panel(draw_gate")
     notebook.wait_for_words("A gate of 2.00: silu is 1.76")

@@ -484,7 +484,7 @@ def by_allclose(ours, theirs, tolerance=1e-4):
         ("12.1", lambda config: chapter.count_parameters(config) - 1, "gave 175, expected 176"),
         ("12.2", lambda name: name.split(".", 1)[1], "gave 'embed_tokens.weight', expected"),
         ("12.2", lambda name: "kit." + name, "gave 'kit.model.embed_tokens.weight'"),
-        ("12.3", pops, "an array of float64 for 'a' (float32 is asked for)"),
+        ("12.3", pops, "an array of float64 for 'a' (expected float32)"),
         ("12.3", lambda content: json.loads(content[8:]), "Numbers were read as header text."),
         ("12.2", lambda name: chapter.kit_name(name.lstrip("model.")), "takes away *any* of these letters"),
         ("12.3", reads_length_from(1), "Its length takes 8 bytes"),

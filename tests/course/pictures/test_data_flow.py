@@ -156,7 +156,7 @@ def test_each_box_shows_its_array(data, second):
         assert cells("objective") == decimals(update.objective[row])
         assert cells("loss") == decimals(update.shares[row], 4)
         assert f"this completion adds {decimals([update.shares[row].sum()], 4)[0]}" in shown
-        assert f"all {count} together {update.loss:.4f}" in shown
+        assert f"all {count} together: {update.loss:.4f}" in shown
         assert shown.count("▲ clip") == (update.clipped[row] == 1).sum()
         assert shown.count("▼ clip") == (update.clipped[row] == -1).sum()
         for name, length in update.gradient.items():

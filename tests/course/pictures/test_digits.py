@@ -115,7 +115,7 @@ def test_the_confusion_matrix_counts():
     cells = {text.get_position(): text.get_text() for text in axis.texts}
     assert cells == {(0, 0): "2", (1, 0): "1", (1, 1): "2", (0, 2): "1"}  # (says, is)
     assert [text.get_weight() for text in axis.texts] == ["normal", "bold", "normal", "bold"]
-    assert words == "t. Of 6 images 4 are on the diagonal: they are read correctly. Mistaken: 0 for 1, 2 for 0."
+    assert words == "t. 4 of 6 images are on the diagonal: the network read them correctly. Mistaken: 0 for 1, 2 for 0."
     assert draw_confusion([1], [1])[1].endswith("None is wrong.")
 
 

@@ -47,7 +47,8 @@ def test_numbers_have_no_idle_zeros():
 def test_the_parabola_marks_the_mean_and_the_best():
     chart, words = draw_parabola([0, 1, 2], [2.0, 0.5, 1.0], {0.0: 2.1, 2.0: 0.9}, mean=1.0, best=1.25, title="Wild")
     assert words == (
-        "Wild: a parabola, 2 at 0, smallest, 0.5, near 1, and 1 at 2. The mean reward is 1, the best baseline 1.25."
+        "Wild: a parabola with the value 2 at 0, the smallest value 0.5 near 1, and 1 at 2. The mean reward is 1, "
+        "the best baseline 1.25."
     )
     svg = chart.svg(words)
     assert "mean reward 1<" in svg

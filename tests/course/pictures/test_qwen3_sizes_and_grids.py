@@ -94,7 +94,7 @@ def test_differences():
     shares = {"embedding": [0, 2e-8, 0], "layers.0.q_rope": [0, 0.3, 2e-5], "logits": [1.0, np.nan, 0.01]}
     chart, words = draw_differences(shares, ["1", "+", "2"], title="Patient 9")
     assert words == (
-        "Patient 9. The first difference is in layers.0.q_rope, at all tokens but number 0, 2. logits: different."
+        "Patient 9. The first difference is in layers.0.q_rope, at all tokens except number 0, 2. logits: different."
     )
     assert [each for each in texts(chart) if re.match(r"\d|nan", each)][2:] == [
         "0", "2e-8", "0", "0", "3e-1", "2e-5", "1", "nan", "1e-2"]  # fmt: skip

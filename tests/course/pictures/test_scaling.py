@@ -37,7 +37,7 @@ def test_memory_bars_are_as_long_as_their_bytes():
     assert "reference" not in texts(chart)  # it has no bytes, so it needs no colour
     assert words == (
         "A run. sampling: parameters 2 GB, KV cache 1 GB. learning: parameters 2 GB, gradients 2 GB, activations 4 GB. "
-        "In all at most 8 GB at once, which fits into this machine's 100 GB."
+        "Together: at most 8 GB at once, which fits into this machine's 100 GB."
     )
 
 

@@ -232,13 +232,13 @@ def test_shapes_as_people_type_them(text, shape):
     [
         ("", "a is empty. Type a shape, such as (4, 1)"),
         ("   ", "a is empty"),
-        ("three", "'three' in it: that is not a number"),
-        ("(3, -1)", "'-1' in it: a length is a whole number"),
-        ("2.5", "'2.5' in it: a length is a whole number"),
-        ("3,,4", "lacks a length between two signs"),
+        ("three", "'three' is not a number"),
+        ("(3, -1)", "'-1' is not a length: a whole number"),
+        ("2.5", "'2.5' is not a length: a whole number"),
+        ("3,,4", "lacks a length between two separators"),
         ("1 1 1 1 1 1 1", "has 7 axes; the picture has room for 6"),
         ("99999999999", "not too large"),
-        ("<b>", "'<b>' in it: that is not a number"),
+        ("<b>", "'<b>' is not a number"),
         ("(3, 4", None),
         ("\u0663", "not a number"),
     ],
@@ -271,7 +271,7 @@ def test_the_explorer_follows_its_controls():
     panel.set(b="(3, 4)")
     assert "(2) must match the size of tensor b (4) at non-singleton dimension 2" in panel.picture.alt
     panel.set(b="oops")
-    assert panel.picture.alt.startswith("b = 'oops' has 'oops' in it")
+    assert panel.picture.alt.startswith("b = 'oops' is not a shape")
 
 
 def test_every_example_can_be_chosen():

@@ -67,11 +67,11 @@ def test_wavelengths_of_transformers():
     ).inv_freq.numpy()
     [sheet] = chart.areas
     np.testing.assert_allclose(sheet.numbers, np.cos(speeds[:, None] * np.arange(64)), atol=1e-5)
-    assert "Pair 0 goes round once in 6.28 positions, pair 15 once in 35,333." in words
+    assert "Pair 0 makes a full turn every 6.28 positions, pair 15 every 35,333." in words
     assert [sheet.color(number) for number in (-1, 0, 1)] == [NEGATIVE, ZERO, POSITIVE]
     chart, words = draw_wavelengths(128, 1e6)
     assert len(chart.areas[0].numbers) == 32
-    assert "pair 63 once in 5,063,2" in words
+    assert "pair 63 every 5,063,2" in words
     assert "pair 62" in chart.svg(words)
 
 
@@ -102,7 +102,9 @@ def test_norms_are_torchs(x, eps):
 
 def test_norms_of_zeros():
     assert "nan" not in draw_norms([0.0, 0.0, 0.0], 0.0)[1]
-    assert "RMSNorm makes 1.00, 1.00, 1.00 of it, layer norm 0, 0, 0." in draw_norms([5.0, 5.0, 5.0], 1e-6)[1]
+    assert (
+        "RMSNorm turns it into 1.00, 1.00, 1.00, and layer norm into 0, 0, 0." in draw_norms([5.0, 5.0, 5.0], 1e-6)[1]
+    )
 
 
 def test_gate_is_torchs_silu():

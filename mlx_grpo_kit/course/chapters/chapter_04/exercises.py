@@ -115,7 +115,7 @@ DO_THEY_FIT = Exercise(
 
 
 def broadcast_shape(a, b):
-    """The shape of an array of shape a plus one of shape b, a tuple; None if they do not fit."""
+    """The shape of x + y for an x of shape a and a y of shape b, a tuple; None if they do not fit."""
     longest = max(len(a), len(b))
     a = (1,) * (longest - len(a)) + tuple(a)
     b = (1,) * (longest - len(b)) + tuple(b)
@@ -698,7 +698,7 @@ MATRIX_PRODUCT = Exercise(
 
 
 def train_step(parameters, compute_loss, learning_rate):
-    """One step of gradient descent. Returns the loss before it, a number."""
+    """One step of gradient descent. Returns the loss before the step, a number."""
     for p in parameters:
         p.grad = None
     loss = compute_loss()

@@ -1328,7 +1328,7 @@ ATTEND = Exercise(
                 hint=3,
             ),
             Slip(
-                "all see all",
+                "later positions are visible",
                 "- mask = visible(queries.shape[2], keys.shape[2], cache.length, attention_mask)",
                 "+ mask = visible(queries.shape[2], keys.shape[2], keys.shape[2], attention_mask)",
                 message=(
@@ -1603,7 +1603,7 @@ GENERATE = Exercise(
             hint=2,
         ),
         Slip(
-            "goes on behind the end",
+            "continues after the end",
             "  for completion, token in zip(completions, tokens):",
             "-     if not completion or completion[-1] not in ends:",
             "-         completion.append(token)",

@@ -1072,7 +1072,7 @@ def judge(answer, text):
 
 
 def fool(largest):
-    """One text that `judge` pays for every answer from 0 to `largest`."""
+    """One text that `judge` pays in full for every answer from 0 to `largest`."""
     return " ".join(str(number) for number in range(largest + 1))
 
 
@@ -1176,7 +1176,7 @@ def _is_fair(function):
     if any(bool(function(*pair)) != verdicts[pair] for pair in PAIRS[::-7]):
         return Told("a different verdict when asked again")
     if any(verdicts[a, b] != verdicts[b, a] for a, b in PAIRS):
-        return Told("a split that may train on 12+34 and examine 34+12")
+        return Told("a split that may train on 12+34 and keep 34+12 for the exam")
     share = sum(verdicts.values()) / len(verdicts)
     if not 0.06 < share < 0.14:
         return Told(f"a split that holds out {share:.1%} of the sums")
