@@ -55,7 +55,7 @@ def pictures_in_words(html):
     return [unescape(words) for words in re.findall(r'<img[^>]* alt="([^"]*)"|<svg[^>]*role="img"', html)]
 
 
-def test_every_picture_is_there_with_its_words(book):
+def test_every_picture_is_there_with_its_alt_text(book):
     notebooks, site, _ = book
     for chapter in CHAPTERS:
         cells = json.loads((notebooks / f"{chapter}.ipynb").read_text(encoding="utf-8"))["cells"]

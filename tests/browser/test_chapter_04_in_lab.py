@@ -11,7 +11,7 @@ panel
 """
 
 
-def test_the_shape_explorer_follows_a_hand(open_notebook):
+def test_the_shape_explorer_follows_its_controls_in_the_browser(open_notebook):
     notebook = open_notebook("shapes", EXPLORER, "print(panel.picture.alt)")
     notebook.run_cell(0)
     output = notebook.cell(0)

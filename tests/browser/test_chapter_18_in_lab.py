@@ -13,7 +13,7 @@ def run(notebook, *ids):
         notebook.wait_until_idle(120)
 
 
-def test_a_run_is_turned_back_to_another_reward_and_looked_into(open_notebook):
+def test_a_run_is_rewound_to_another_reward_and_inspected(open_notebook):
     notebook = open_notebook("18_grpo_training")
     run(notebook, "setup", "look", "dashboard")
     at = notebook.place_of("dashboard")

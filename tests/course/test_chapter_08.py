@@ -116,14 +116,14 @@ def test_the_trap_of_the_text_and_the_strides_of_a_view():
     assert np.shares_memory(windows, picture)
 
 
-def test_a_1x1_kernel_with_stride_2_never_looks_at_three_quarters():
+def test_a_1x1_kernel_with_stride_2_ignores_three_quarters_of_the_pixels():
     x = T.Tensor(image(1, 4, 8, 8), requires_grad=True)
     T.sum(T.conv2d(x, image(6, 4, 1, 1), stride=2)).backward()
     assert (x.grad == 0).mean() == 0.75
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_first_weights_decide_what_arrives_behind_24_convolutions(seed):
+def test_initial_weights_decide_the_signal_after_24_convolutions(seed):
     """The kit's draw as torch's loses the differences between images, He's does not; and so do the gradients."""
     images = load_digits().train_images[:32]
 
@@ -218,7 +218,7 @@ def adds_in_place(x, conv1, bn1, conv2, bn2):
         ("08.8", adds_in_place),
     ],
 )
-def test_answers_in_another_style_pass(id, answer):
+def test_right_answers_in_another_style_pass(id, answer):
     note = check(id, answer)
     assert note.passed, note
 
@@ -254,7 +254,7 @@ def into_the_image(image, grad, size):
         ("08.4", whole_numbers(chapter.col2im), "gave an array of int64, which cuts digits off"),
     ],
 )
-def test_what_would_break_a_later_cell_is_said_here(id, answer, words):
+def test_results_that_would_break_a_later_cell_get_a_message(id, answer, words):
     note = check(id, answer)
     assert not note.passed
     assert words in note.text
@@ -459,7 +459,7 @@ def an_idle_parameter(count):
         (an_idle_parameter, "a parameter, `idle`, whose gradient is 0 everywhere"),
     ],
 )
-def test_a_layer_that_is_not_right_is_told_why(answer, words):
+def test_a_wrong_layer_gets_the_reason(answer, words):
     note = check("08.10", answer)
     assert not note.passed
     assert words in note.text
@@ -506,13 +506,13 @@ def a_narrow_col2im(columns, shape, size, stride, padding):
         ),
     ],
 )
-def test_answers_that_are_right_for_the_usual_sizes_alone(number, answer):
+def test_answers_that_are_right_only_for_the_usual_sizes(number, answer):
     note = check(number, answer)
     assert not note.passed
     assert "raised" not in note.text
 
 
-def test_a_norm_in_float32_is_told_so():
+def test_a_norm_in_float32_gets_a_message():
     def answer(x, *rest):
         y, *running = chapter.batch_norm(x, *rest)
         return y.astype(np.float32), *running
@@ -522,7 +522,7 @@ def test_a_norm_in_float32_is_told_so():
     assert "an array of float32" in note.text
 
 
-def test_a_norm_that_ignores_training_is_told_so():
+def test_a_norm_that_ignores_training_gets_a_message():
     def answer(x, running_mean, running_var, training, momentum=0.1, eps=1e-5):
         return chapter.batch_norm(x, running_mean, running_var, True, momentum, eps)
 

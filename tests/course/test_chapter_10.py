@@ -208,7 +208,7 @@ def stream_by_differences(record, num_layers):
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
-def test_right_in_another_style(id, answer):
+def test_right_answers_in_another_style_pass(id, answer):
     note = check(id, answer)
     assert note.passed, note
 
@@ -351,7 +351,7 @@ def mlp_before_attention(record, num_layers):
         ("10.10", cumulative, "Those are states of the stream"),
     ],
 )
-def test_wrong_and_told_why(id, answer, words):
+def test_wrong_answers_get_their_messages(id, answer, words):
     note = check(id, answer)
     assert not note.passed
     assert words in note.text, note.text
@@ -429,7 +429,7 @@ def test_the_share_of_the_gradient_along_x_grows_with_eps(seed):
     assert all(a < b for a, b in pairwise(shares))
 
 
-def test_turned_the_wrong_way_round_a_distance_counts_as_its_negative():
+def test_rotated_the_wrong_way_a_distance_counts_as_its_negative():
     q, k = normal(1, 1, 1, 8), normal(1, 1, 1, 8)
 
     def score(query_at, key_at):
@@ -474,7 +474,7 @@ def turned_by(function):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_which_bugs_show(tiny, seed):
+def test_bugs_that_change_the_answers(tiny, seed):
     config, params, _ = tiny
     gates = {}
 

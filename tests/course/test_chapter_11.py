@@ -550,7 +550,7 @@ def without_in_place(layer, head):
         ("11.9", lambda forward, x: chapter.leaks(forward, mx.full(x.shape, 0.5)), "`leaks(third_of_four"),
     ],
 )
-def test_wrong_answers_are_told(id, answer, told):
+def test_wrong_answers_get_their_messages(id, answer, told):
     note = check(id, answer)
     assert not note.passed
     assert told in note.text, note
@@ -560,7 +560,7 @@ def test_wrong_answers_are_told(id, answer, told):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_token_alone_knows_nothing_whatever_the_weights(seed):
+def test_a_token_that_sees_only_itself_knows_nothing_whatever_the_weights(seed):
     """900 sums, one answer: whoever looks at nobody else has only the token at its own position."""
     config = Qwen3Config(13, 16, 24, 2, 4, 2, 8)
     params = init_params(config, seed=seed, scale=0.5)
@@ -576,7 +576,7 @@ def test_a_token_alone_knows_nothing_whatever_the_weights(seed):
     assert np.abs(logits - logits[0]).max() > 0.01
 
 
-def test_a_head_looks_three_places_back_and_not_at_the_same_digit():
+def test_a_head_looks_three_positions_back_and_not_at_the_same_digit():
     """A tens and a units digit plus one digit: three places before the last stands a tens digit."""
     config, params = load_pretrained(TINY)
     tokenizer, record = load_tokenizer(TINY), {}
@@ -588,7 +588,7 @@ def test_a_head_looks_three_places_back_and_not_at_the_same_digit():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_variance_of_a_product_is_its_length_and_a_saturated_softmax_passes_nothing_on(seed):
+def test_the_variance_of_a_product_is_its_length_and_a_saturated_softmax_passes_no_gradient(seed):
     rng = np.random.default_rng(seed)
     for size in (16, 256, 1024):
         products = torch.tensor(np.einsum("nd,nsd->ns", rng.normal(size=(400, size)), rng.normal(size=(400, 8, size))))
@@ -599,7 +599,7 @@ def test_the_variance_of_a_product_is_its_length_and_a_saturated_softmax_passes_
     assert slopes[0] < 0.05  # at 1024
 
 
-def test_what_a_norm_bounds():
+def test_a_norm_bounds_the_scores():
     """A score is at most sqrt(D) times the largest weights of the two norms, however large the projections are."""
     config, params = load_pretrained(TINY)
     ids = mx.array(np.random.default_rng(0).integers(2, 60, (20, 24)))

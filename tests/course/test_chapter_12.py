@@ -44,7 +44,7 @@ def ids():
 # -- the solutions ----------------------------------------------------------------------------------------------------
 
 
-def test_the_model_of_the_exercises_is_that_of_transformers(folder, ids):
+def test_the_model_of_the_exercises_agrees_with_transformers(folder, ids):
     config, params = load_pretrained(folder)
     reference = hugging_face_model(folder)
     with torch.no_grad():
@@ -93,7 +93,7 @@ def test_the_shipped_file_is_read_as_safetensors_reads_it():
 # -- looking inside ---------------------------------------------------------------------------------------------------
 
 
-def test_transformers_is_seen_as_the_kit_is(folder, ids):
+def test_transformers_is_recorded_like_the_kit(folder, ids):
     config, params = load_pretrained(folder)
     model, record = hugging_face_model(folder), {}
     qwen3_forward(config, params, mx.array(ids), watch=record.setdefault)
@@ -108,7 +108,7 @@ def test_transformers_is_seen_as_the_kit_is(folder, ids):
     assert hugging_face_record(model, ids).keys() == theirs.keys()
 
 
-def test_a_difference_stands_at_its_token():
+def test_a_difference_is_reported_at_its_token():
     theirs = {"embedding": np.ones((2, 3, 4)), "layers.0.self_attn.mixed": np.full((2, 5, 3, 4), 10.0), "x": np.ones(1)}
     ours = {name: value.copy() for name, value in theirs.items() if name != "x"}
     ours["embedding"][1, 2, 0] += 0.5
@@ -127,7 +127,7 @@ FIRST = {
 }
 
 
-def test_each_patient_has_what_its_letter_says(folder, ids):
+def test_each_patient_has_the_mistake_of_its_letter(folder, ids):
     config, params = load_pretrained(folder)
     theirs = hugging_face_record(hugging_face_model(folder), ids)
     for letter, patient in zip(DIAGNOSIS, almost_right(config, params, mx.array(ids)), strict=True):
@@ -163,7 +163,7 @@ def test_where_the_parameters_of_published_models_are():
     assert 0.25 < embedding / 596_049_920 < 0.27
 
 
-def test_where_the_work_is():
+def test_the_shares_of_the_operations():
     small, long = (forward_flops(Qwen3Config.from_name("0.6B"), 1, tokens) for tokens in (100, 40_000))
     assert small["scores"] < 0.03 * sum(small.values())
     assert long["scores"] > 0.85 * sum(long.values())
@@ -207,7 +207,7 @@ def without_head(layer, head):
     return watch
 
 
-def test_what_the_parts_are_for():
+def test_the_effect_of_removing_each_part():
     assert share_right() == (1, 0)
     for name in ("layers.0.self_attn.o_proj", "layers.0.mlp.down_proj", "layers.1.self_attn.o_proj"):
         assert max(share_right(without(name))) < 0.03
@@ -219,7 +219,7 @@ def test_what_the_parts_are_for():
     assert 0.09 < with_carry < 0.11
 
 
-def test_what_the_lens_shows():
+def test_the_claims_about_the_lens_hold():
     config, params = load_pretrained(TINY)
     tokenizer, record = load_tokenizer(TINY), {}
 
@@ -241,7 +241,7 @@ def test_what_the_lens_shows():
     assert at_equals("7+8=", "layers.1", 3)["3"] == 0.22
 
 
-def test_which_inner_values_reach_beyond_six_times_their_size(ids):
+def test_inner_values_beyond_six_times_their_size(ids):
     config, params = load_pretrained(TINY)
     record = {}
     qwen3_forward(config, params, mx.array(ids), watch=record.setdefault)
@@ -393,7 +393,7 @@ def lens_by_exponentials(config, params, stream):
         ("12.9", in_numpy(chapter.logit_lens)),
     ],
 )
-def test_answers_in_another_style_pass(id, answer):
+def test_right_answers_in_another_style_pass(id, answer):
     note = check(id, answer)
     assert note.passed, note
 
@@ -511,7 +511,7 @@ def by_allclose(ours, theirs, tolerance=1e-4):
         ("12.6", by_allclose, "measure against the largest number of the array"),
     ],
 )
-def test_wrong_answers_are_told_why(id, answer, words):
+def test_wrong_answers_get_the_reason(id, answer, words):
     note = check(id, answer)
     assert not note.passed
     assert words in note.text

@@ -161,7 +161,7 @@ def more_than_needed(reward, problem):
         ("14.9", more_than_needed),
     ],
 )  # fmt: skip
-def test_right_in_another_style(id, answer):
+def test_right_answers_in_another_style_pass(id, answer):
     note = check(id, answer)
     assert note.passed, note
 
@@ -398,7 +398,7 @@ def all_that_is_paid(reward, problem):
         ("14.8", lambda a, b: str({a, b}).__hash__() % 10 == 0, "Python's `hash`"),
     ],
 )
-def test_wrong_ones_are_refused_in_words(id, answer, words):
+def test_wrong_answers_get_their_messages(id, answer, words):
     note = check(id, answer)
     assert not note.passed
     assert any(each in note.text for each in words.split("|")), note.text
@@ -474,7 +474,7 @@ PATIENT = f"""{HEAD}while True:
         (HEAD + "return nothing", "NameError for 1\\+2=3: name 'nothing' is not defined"),
     ],
 )
-def test_nonsense_is_answered_in_words(code, words):
+def test_nonsense_gets_a_message(code, words):
     with pytest.raises(ValueError, match=re.sub(r"(?<!\\)([()+])", r"\\\1", words)):
         score_typed(code, PROBLEMS, ["3", "x"])
 
@@ -494,5 +494,5 @@ def test_the_tables_of_the_chapter():
     assert chapter.add_up([[1, 0], [0, 1]], [1, 2]) == [1, 2]
 
 
-def test_what_int_takes():
+def test_texts_that_int_accepts():
     assert [int(text) for text in ("4_6", "\n46", "+46", "\u0664\u0666", "046")] == [46] * 5

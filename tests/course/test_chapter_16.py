@@ -329,7 +329,7 @@ def test_the_solutions_are_the_kits(seed):
         assert ours.item() == pytest.approx((shares * per_token).sum().item(), abs=1e-6)
 
 
-def test_every_known_mistake_differs_in_a_way_that_is_told_apart():
+def test_every_known_mistake_has_its_own_message():
     for number in range(1, 10):
         messages = [mistake.message for mistake in find(f"16.{number}").mistakes]
         assert len(messages) == len(set(messages)) >= 4
@@ -411,7 +411,7 @@ def stored_text(id):
     return "\n".join(output.get("text") or output.data.get("text/plain", "") for output in cell.outputs)
 
 
-def test_what_the_stored_runs_show_is_what_the_text_says():
+def test_the_text_describes_the_stored_runs():
     assert "before: 44%, after: 61% 60%" in stored_text("zero-run")
     assert "seed 0: exam before 44%; after, with the clip 43%, without 39%" in stored_text("break-picture")
     assert "seed 1: exam before 44%; after, with the clip 45%, without 24%" in stored_text("break-picture")

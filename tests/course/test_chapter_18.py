@@ -42,7 +42,7 @@ def test_log_probabilities_of_a_batch_are_those_of_transformers():
         assert np.array(counts)[row].tolist() == [place < len(completion) for place in range(4)]
 
 
-def test_several_updates_are_torchs():
+def test_several_updates_equal_torchs():
     coins, logits = Coins([0, 1, 1, 0], [1.0, -1.0, 0.5, -0.5]), [0.5, -0.25]
     params, losses = chapter.learn({"logits": mx.array(logits)}, coins.logps_of, coins.loss_of, descend, 4)
     x = torch.tensor(logits, requires_grad=True)
@@ -74,7 +74,7 @@ def test_the_learning_rate_is_the_kits():
         assert trainer.learning_rate(10) == pytest.approx(chapter.learning_rate(trainer.step, 10, 0.5, 3))
 
 
-def test_what_the_prose_says():
+def test_the_claims_of_the_prose_hold():
     assert 0 < np.std([0.1, 0.1, 0.1]) < 2e-17  # 18.3
     assert [chapter.learning_rate(step, 10, 1.0, 3) for step in range(4)] == [0.25, 0.5, 0.75, 1.0]
     # AdamW keeps two numbers beside every parameter (18.9), and a checkpoint three numbers in all.
@@ -416,7 +416,7 @@ def test_wrong_answers_are_refused_with_a_reason(number, answer, words):
 
 
 @pytest.mark.parametrize("answer", [batch_by_numpy, batch_with_a_mask_of_numbers])
-def test_the_notebook_goes_on_with_arrays_of_another_library(answer):
+def test_the_notebook_continues_with_arrays_of_another_library(answer):
     """Its cell makes MLX's arrays of them, and its masks of truth values."""
     cells = nbformat.read(NOTEBOOK, as_version=4).cells
     cell = next(each.source for each in cells if each.id == "18-ex2-use")

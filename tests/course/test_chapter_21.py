@@ -42,7 +42,7 @@ def agree(ours, theirs, atol=1e-5):
 # -- the solutions -----------------------------------------------------------------------------------------------------
 
 
-def test_a_chain_is_torchs_checkpointed_chain():
+def test_a_chain_equals_torchs_checkpointed_chain():
     weights = [[0.5 * numbers(3, 3), numbers(3)] for _ in range(4)]
     x = numbers(2, 3)
     leaves = [[in_torch(each, requires_grad=True) for each in own] for own in weights]
@@ -77,7 +77,7 @@ def test_the_chain_gives_the_middle_models_gradients():
     assert all(mx.allclose(ours[name], grads[name], rtol=1e-4, atol=1e-6).item() for name in grads)
 
 
-def test_accumulated_is_torchs_mean_over_all_tokens():
+def test_accumulation_equals_torchs_mean_over_all_tokens():
     params, batches = chapter._micro_batches(RNG, [2, 3], [4, 2])
     leaves = {name: in_torch(value, requires_grad=True) for name, value in params.items()}
     losses = [
@@ -112,7 +112,7 @@ def test_merge_is_the_kits():
     assert all(mx.allclose(ours[name], theirs[name], atol=1e-5).item() for name in theirs)
 
 
-def test_the_ring_is_a_sum_that_costs_what_is_said():
+def test_the_ring_sums_at_the_stated_cost():
     for size in range(1, 9):
         arrays = [RNG.normal(size=size * 6) for _ in range(size)]
         ran = ring.run_in_ring(chapter.ring_sum, arrays)
@@ -122,7 +122,7 @@ def test_the_ring_is_a_sum_that_costs_what_is_said():
         assert ran.messages == [2 * (size - 1)] * size
 
 
-def test_the_picture_of_the_ring_is_what_happens():
+def test_the_picture_of_the_ring_matches_a_run():
     """Processes that begin with a number each: which are in a part is what the picture counts."""
     for size in (2, 3, 5):
         seen = [np.ones((size, size), int)]
@@ -627,7 +627,7 @@ def test_a_larger_step_moves_by_the_wrong_amount():
     assert abs(rounded[-1] - exact[-1]) > 0.1
 
 
-def test_four_numbers_a_parameter_and_what_is_left_of_them():
+def test_four_numbers_per_parameter_and_their_share_on_several_machines():
     """8 billion parameters: 128 GB that nothing but fewer numbers helps against, 16 GB on 8 machines, 2 on 64."""
     small = GRPOConfig(per_device_train_batch_size=8, gradient_accumulation_steps=8, gradient_checkpointing=True)
     parts = estimate_memory(Qwen3Config.from_name("8B"), small, 64, 64)
@@ -636,7 +636,7 @@ def test_four_numbers_a_parameter_and_what_is_left_of_them():
     assert (16 * 8 / 8, 16 * 8 / 64) == (16, 2)
 
 
-def test_what_the_switches_of_the_panel_do():
+def test_the_effects_of_the_switches_of_the_panel():
     rows = {"per_device_train_batch_size": 64}
     parts = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 8}
     for model, totals in {"0.6B": (89, 14, 11), "8B": (394, 146, 134)}.items():
@@ -706,7 +706,7 @@ def test_a_ring_whose_process_fails_says_why():
         ring.run_in_ring(lambda array, rank, size, send, receive: receive(), [np.ones(2)] * 3)
 
 
-def test_what_was_sent_does_not_change_any_more():
+def test_a_sent_array_does_not_change_later():
     def program(array, rank, size, send, receive):
         send(array)
         array += 100
@@ -715,7 +715,7 @@ def test_what_was_sent_does_not_change_any_more():
     assert [each[0] for each in ring.run_in_ring(program, [np.array([1.0]), np.array([2.0])]).results] == [2, 1]
 
 
-def test_no_temporary_folder_is_left_where_the_parent_of_real_processes_is_killed(tmp_path):
+def test_no_temporary_folder_is_left_if_the_parent_of_real_processes_is_killed(tmp_path):
     program = "import os, pathlib, time; pathlib.Path(os.environ['READY']).touch(); time.sleep(60)"
     code = f"from mlx_grpo_kit.course.chapters.chapter_21 import ring; ring.run_processes({program!r}, 1)"
     (tmp_path / "temporary").mkdir()
@@ -745,7 +745,7 @@ def test_real_processes_print_and_fail_with_words():
         ring.run_processes(failing, 2)
 
 
-def test_the_menu_of_what_learns_opens_with_a_choice():
+def test_the_menu_of_trained_weights_opens_with_a_choice():
     panel = plan.memory_panel(middle.CONFIG)
     assert panel.controls["learns"].label == "all weights"
     assert "LoRA" not in panel.picture.alt

@@ -35,7 +35,7 @@ NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "22_training_backends.ipynb
 # Ground truth.
 
 
-def test_the_smallest_backend_is_torchs_sgd():
+def test_the_smallest_backend_equals_torchs_sgd():
     params = {"slope": torch.tensor(0.5, requires_grad=True), "height": torch.tensor([0.0, 1.0], requires_grad=True)}
     theirs = {name: value.detach().clone().requires_grad_() for name, value in params.items()}
     with ThreadPoolExecutor(1) as worker:
@@ -54,7 +54,7 @@ def test_the_smallest_backend_is_torchs_sgd():
         np.testing.assert_allclose(backend.params[name].detach(), value.detach(), rtol=1e-6)
 
 
-def test_what_is_kept_is_as_the_exercise_says():
+def test_kept_weights_are_as_the_exercise_says():
     """Each of its lines as it stands there, before a step that moves every number."""
     prompt = chapter.KEPT.prompt.partition("\n\n")[2]
     lines = re.findall(r"([A-H]): `(kept = .*?)`(?:, and the step is `(.*?)`)?", prompt)
@@ -111,7 +111,7 @@ def test_the_times_of_an_asynchronous_run_are_those_of_a_simulation(max_lag):
         assert 0 <= min(lags) <= max(lags) <= max_lag
 
 
-def test_what_the_prose_says():
+def test_the_claims_of_the_prose_hold():
     def step_time(fetch, compute, ahead):
         bars = parts.pipeline(chapter.schedule, fetch, compute, ahead, 30)
         ends = [bar.end for bar in bars if bar.kind == "learns from it"]
@@ -677,6 +677,6 @@ def test_the_chapter_runs_without_its_packages_and_says_what_it_skips(tmp_path):
     assert "MLX         gradient of length" in done.stdout
 
 
-def test_what_is_installed_here_is_not_skipped():
+def test_installed_packages_are_not_skipped():
     assert [parts.absent(name) for name in (*parts.PACKAGES, "trio")] == [""] * 6
     assert "skipped: no_such_package is not installed" in parts.absent("no_such_package")

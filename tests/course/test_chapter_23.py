@@ -321,7 +321,7 @@ def test_a_right_answer_that_is_refused():
     assert "is not accepted for" in words_of(task, "right answers")
 
 
-def test_rewards_that_can_be_had_for_less():
+def test_rewards_that_lazy_texts_get():
     def lenient(problems, completions):
         pairs = zip(problems, completions, strict=True)
         return [float(problem.answer in re.findall("[0-9]+", text)) for problem, text in pairs]

@@ -356,7 +356,7 @@ REFUSED = [
         "Compute only the pair",
     ),
     ("02.2", slopes_never_divided_by_zero, "`local_derivatives('/', 1, 0.00025)`"),
-    ("02.3", makes_sets_of_the_parents, "names or parents in the values"),
+    ("02.3", makes_sets_of_the_parents, "names or parents of the values"),
     ("02.5", without_a_name, "a Value without an `op`"),
     ("02.6", EqualNumbersAreOne, "`(a + b) * (a * b)`"),
     ("02.2", measured_slopes, "The rule of each operation is exact"),
@@ -382,7 +382,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("id", "answer", "words"), REFUSED, ids=lambda each: getattr(each, "__name__", None))
-def test_refused_with_words_that_help(id, answer, words):
+def test_wrong_answers_get_a_helpful_message(id, answer, words):
     for _ in range(2):  # what an answer remembers of the first try makes no difference
         note = check(id, answer)
         assert not note.passed
@@ -436,7 +436,7 @@ def zero_grad_at_the_end(model, inputs, labels, learning_rate):
     ],
     ids=lambda each: getattr(each, "__name__", None),
 )
-def test_right_in_another_style(id, answer):
+def test_right_answers_in_another_style_pass(id, answer):
     note = check(id, answer)
     assert note.passed, note
 
@@ -463,16 +463,16 @@ def share_right(scores):
     return sum((score > 0) == (label > 0) for score, label in zip(scores, moons()[1], strict=True)) / len(scores)
 
 
-def test_a_cut_score_is_not_said_to_touch_gradients():
+def test_a_cut_score_does_not_get_the_message_about_gradients():
     assert "Asking for a score" not in check("03.4", CutsItsScore).text
 
 
 @pytest.mark.parametrize("seed", [0, 4, 7])
-def test_far_above_a_good_rate_all_scores_become_one(seed):
+def test_far_above_a_good_rate_all_scores_become_equal(seed):
     assert len(set(scores_after(10, seed=seed, width=8, learning_rate=10**1.5))) == 1
 
 
-def test_with_a_width_of_1_most_seeds_never_begin():
+def test_with_a_width_of_1_most_seeds_never_learn():
     dead = {seed for seed in range(8) if len(set(scores_after(0, seed=seed, width=1, learning_rate=0.5))) == 1}
     assert dead == {0, 2, 3, 4, 6}
     for seed in {1, 5, 7}:

@@ -14,7 +14,7 @@ IDS = [f"{edge.operation} at {edge.point}" for edge in EDGES]
 
 
 @pytest.mark.parametrize("edge", EDGES, ids=IDS)
-def test_the_kit_does_as_torch(edge):
+def test_the_kit_agrees_with_torch(edge):
     assert edge.measure().agrees
 
 

@@ -95,7 +95,7 @@ def test_a_stub_that_is_read_is_found():
         assert names_of_stubs_that_are_read(notebook) == expected
 
 
-def test_every_exercise_stands_in_its_notebook():
+def test_every_exercise_is_in_its_notebook():
     for chapter in chapters():
         [path] = [path for stem, path in WITH_EXERCISES.items() if stem.startswith(chapter)]
         cells = exercise_cells(nbformat.read(path, as_version=4))

@@ -149,7 +149,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("id", ANSWERED)
 @pytest.mark.parametrize("make", HOSTILE.values(), ids=HOSTILE)
-def test_a_hostile_value_is_answered_in_words(id, make):
+def test_a_hostile_value_gets_a_message(id, make):
     for answer in (lambda *arguments, **named: make(), make()):
         note = check(id, answer)
         assert not note
@@ -213,7 +213,7 @@ def exception_group():
         (exception_group, "raised ExceptionGroup: ggg"),
     ],
 )
-def test_a_hostile_exception_is_answered_in_words(make, words):
+def test_a_hostile_exception_gets_a_message(make, words):
     def answer(f, x, h):
         raise make()
 

@@ -190,7 +190,7 @@ def test_the_readme_is_short_and_names_its_limits():
     assert all(word in limits for word in ("Dense Qwen3", "turn", "CPU"))
 
 
-def test_pictures_are_there_with_their_words():
+def test_pictures_exist_and_have_alt_texts():
     pictures = [
         (path.parent / target, words)
         for name, path in PAGES.items()

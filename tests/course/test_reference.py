@@ -107,7 +107,7 @@ def test_parameters_are_those_of_the_function(module, entries):
                 assert re.search(rf"\b{parameter}\b", head) or parameter.startswith("_"), (name, head)
 
 
-def test_what_the_chapters_build_is_named_in_them():
+def test_chapters_name_the_modules_that_they_build():
     """Each ends with the files in which the kit has what was built."""
     files = {chapter.number: ROOT / "notebooks" / f"{chapter.file}.ipynb" for chapter in COURSE}
     for module, number in CHAPTERS.items():
@@ -121,7 +121,7 @@ def test_what_the_chapters_build_is_named_in_them():
     assert chapter_of("gradcheck.check") == "06"
 
 
-def test_docstrings_stay_what_they_say_as_markdown():
+def test_docstrings_keep_their_meaning_as_markdown():
     assert _text("a * b * c, x_i and `x_i`") == r"a \* b \* c, x\_i and `x_i`"
     assert _text("See https://arxiv.org/abs/1. Then <this>.") == r"See <https://arxiv.org/abs/1>. Then \<this>."
     assert _text("An example:\n\n    x = 1\n\n    y = 2\n\nDone.") == (

@@ -36,7 +36,7 @@ def test_every_notebook_is_in_it_once_and_in_order():
 
 
 @pytest.mark.parametrize("chapter", STORED, ids=lambda chapter: chapter.number)
-def test_a_chapter_says_the_same_of_itself(chapter):
+def test_a_chapter_agrees_with_the_syllabus(chapter):
     header = cells(chapter)[0]
     [number, title] = re.match(r"# (\d\d) · ([^:\n]+)", header).groups()
     assert (number, title.strip()) == (chapter.number, chapter.title)
@@ -54,7 +54,7 @@ def link(chapter):
 
 
 @pytest.mark.parametrize("chapter", STORED, ids=lambda chapter: chapter.number)
-def test_the_way_back_and_on_goes_through_all_of_them(chapter):
+def test_links_back_and_forward_go_through_all_notebooks(chapter):
     [way] = re.findall(r"^Previous: .*", cells(chapter)[0], flags=re.M)
     before, behind = way.split("Next: ")
     place = COURSE.index(chapter)
@@ -74,7 +74,7 @@ def rows(table):
 
 
 @pytest.mark.parametrize("place", ["the guide", "chapter 00"])
-def test_the_tables_of_chapters_say_the_same_and_their_minutes_add_up(place):
+def test_the_tables_of_chapters_agree_and_their_minutes_add_up(place):
     text = GUIDE.read_text(encoding="utf-8") if place == "the guide" else "\n".join(cells(COURSE[0]))
     table = rows(text)
     assert [*table] == [chapter.number for chapter in COURSE]

@@ -24,7 +24,7 @@ WEIGHTS = np.array([[1.0, 0, 0], [0.25, 0.75, 0], [0.004, 0.5, 0.496]])
 KEYS, VALUES, NAMES = [[1, 0], [0, 1], [1, 0]], [[7, 0], [0, 1], [5, 0]], ["7", "+", "5"]
 
 
-def test_a_map_says_its_numbers_to_the_eye_the_pointer_and_the_keyboard():
+def test_the_numbers_of_a_map_can_be_read_by_eye_pointer_and_keyboard():
     chart, words = draw_attention_map(WEIGHTS, ["1", " ", "="], 2, title="layer 0, head 3")
     assert words == (
         'Attention map, layer 0, head 3. "=" at position 2 looks most at "\N{OPEN BOX}" at position 1 with 0.50, "=" '
@@ -42,7 +42,7 @@ def test_a_map_says_its_numbers_to_the_eye_the_pointer_and_the_keyboard():
     assert [svg.count(f">{share}<") for share in ("0.00", "0.50")] == [1, 2]  # the bars of the last row
 
 
-def test_what_is_hidden_is_grey_and_the_rest_from_white_to_blue():
+def test_hidden_cells_are_grey_and_visible_cells_range_from_white_to_blue():
     assert weight_color(0.0) == HIDDEN
     assert weight_color(1.0) == POSITIVE
     assert weight_color(1e-9) == "#ffffff"

@@ -51,7 +51,7 @@ def lengths(model, values):
     return {part: math.sqrt(square) for part, square in squares.items()}
 
 
-def test_rewards_and_advantages_are_those_of_plain_loops(data):
+def test_rewards_and_advantages_equal_those_of_plain_loops(data):
     drawn, size = data.batch.completions, data.groups.shape[1]
     for row, (problem, written) in enumerate(zip(drawn.problems, drawn.texts, strict=True)):
         left, right = problem.prompt.rstrip("=").split("+")
@@ -65,7 +65,7 @@ def test_rewards_and_advantages_are_those_of_plain_loops(data):
     assert len({*data.groups.ravel()}) == 2  # right and wrong answers
 
 
-def test_both_updates_are_torchs(data):
+def test_both_updates_equal_torchs(data):
     """Log-probabilities, ratios, clipped terms and loss token by token; gradient, clipping and AdamW by torch."""
     drawn, mask = data.batch.completions, data.completion_mask
     model = Qwen3ForCausalLM.from_pretrained(TINY).eval()
@@ -170,7 +170,7 @@ def test_each_box_shows_its_array(data, second):
             assert after(name, 1) == [f"[{count}, {width}]"]
 
 
-def test_words_say_every_number_of_a_completion(data):
+def test_the_words_contain_every_number_of_a_completion(data):
     row = int(np.argwhere(data.updates[1].clipped == 1)[0, 0])
     _, words = draw_data_flow(data, row, second=True)
     words = words.replace("\N{MINUS SIGN}", "-")

@@ -59,7 +59,7 @@ def test_mistakes_are_named_and_framed():
 
 
 @pytest.mark.parametrize("images", [np.zeros((8, 8)), np.zeros((2, 3, 8, 8))])
-def test_images_of_another_shape_are_refused(images):
+def test_images_of_another_shape_raise_an_error(images):
     with pytest.raises(ValueError, match=r"images have shape .*expected \[N, H, W\]"):
         draw_digits(images, [1, 2])
 
@@ -98,7 +98,7 @@ def test_a_right_answer_and_an_unknown_one():
 
 
 @pytest.mark.parametrize(("sign", "verb", "mark"), [(1, "hurt", "+"), (-1, "help", "\N{MINUS SIGN}")])
-def test_slopes_say_where_ink_hurts(sign, verb, mark):
+def test_slopes_show_where_ink_hurts(sign, verb, mark):
     slope = np.zeros((3, 4))
     slope[1, 2], slope[0, 0] = sign * 2.0, -sign * 0.5
     chart, words = draw_reading(IMAGE, PROBABILITIES, 8, slope)

@@ -37,7 +37,7 @@ def test_rows_and_columns():
     ("images", "titles", "message"),
     [([], [], "got 0 images and 0 titles"), (IMAGES, ["one"], "got 2 images and 1 titles")],
 )
-def test_what_cannot_be_drawn(images, titles, message):
+def test_images_that_cannot_be_drawn_raise_an_error(images, titles, message):
     with pytest.raises(ValueError, match=message):
         draw_images(images, titles, words="x")
 

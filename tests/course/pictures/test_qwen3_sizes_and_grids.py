@@ -38,7 +38,7 @@ def test_bytes(number, words):
     assert in_bytes(number) == words
 
 
-def test_shares_are_as_long_as_they_are_large():
+def test_bars_are_proportional_to_shares():
     chart, words = draw_shares({"one": PARTS, "two": {"mlp": 3e9}}, units=["", "FLOPs"], title="Both")
     rows = [bar for bar in bars(chart) if bar[0] >= LEFT and bar[1] >= 60]
     first = {color: width for _, top, width, color in rows if top == 66}
@@ -50,7 +50,7 @@ def test_shares_are_as_long_as_they_are_large():
     assert {"25%", "75%", "201", "3 billion FLOPs"} <= set(texts(chart))
 
 
-def test_a_plan_says_what_fits_where():
+def test_a_plan_says_into_which_machine_it_fits():
     needs = {"parameters": 1.2e9, "training": 40e9, "dreams": 6e14, "nothing much": 12}
     chart, words = draw_plan(PARTS, {"scores": 2e12, "mlp": 2e12}, needs, title="A plan")
     assert "operations: 4 trillion FLOPs; scores 50%, mlp 50%." in words

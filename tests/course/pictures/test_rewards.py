@@ -62,7 +62,7 @@ def test_rewards_of_any_kind_are_drawn(rewards):
     assert 'width="-' not in chart.svg(words)
 
 
-def test_many_different_rewards_are_put_together():
+def test_many_different_rewards_share_bins():
     chart, words = draw_rewards(
         [i / 1000 for i in range(400)], [i % 3 == 0 for i in range(400)], ["p"] * 400, ["c"] * 400, 8, title="t"
     )

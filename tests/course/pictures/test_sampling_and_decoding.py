@@ -23,7 +23,7 @@ def test_a_text_grows_step_by_step():
     assert "1+2=3" in svg
 
 
-def test_kept_tokens_are_named_and_the_first_filter_that_took_one_out():
+def test_kept_tokens_are_named_and_so_is_the_first_filter_that_removed_a_token():
     names = ["a", "b", "c", "d"]
     policy = [0.1, 0.5, 0.25, 0.15]
     stages = {
@@ -47,7 +47,7 @@ def test_many_tokens_are_counted():
     assert "35 more tokens: 88% of the policy, 88% of the draws" in chart.svg("x")
 
 
-def test_percentages_never_round_to_nothing():
+def test_percentages_above_zero_never_round_to_zero():
     assert [percent(share) for share in (0, 0.0004, 0.004, 0.04, 1)] == ["0", "<0.1%", "0.4%", "4%", "100%"]
 
 
@@ -62,7 +62,7 @@ def test_accuracy_is_a_line_and_dots():
 
 
 @pytest.mark.parametrize(("prompt", "new"), [(4, 4), (1, 3), (5, 1)])
-def test_what_is_computed_twice(prompt, new):
+def test_positions_that_are_computed_with_and_without_a_cache(prompt, new):
     chart, words = draw_computed(["x"] * (prompt + new), prompt)
     without = sum(prompt + step for step in range(new))
     assert words.endswith(f"{without} positions go through the model without a cache, {prompt + new - 1} with one.")

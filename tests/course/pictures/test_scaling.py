@@ -27,7 +27,7 @@ def texts(chart):
     return re.findall(r">([^<>]+)</text>", chart.svg("x"))
 
 
-def test_memory_bars_are_as_long_as_their_bytes():
+def test_memory_bars_are_proportional_to_bytes():
     chart, words = draw_memory(PHASES, 8e9, 100e9, title="A run")
     rows = [bar for bar in bars(chart) if bar[1] > 60]
     widths = {(top, color): width for _, top, width, color in rows}
