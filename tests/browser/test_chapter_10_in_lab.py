@@ -7,7 +7,7 @@ pytestmark = pytest.mark.timeout(240)
 
 
 def cell_with(notebook, words):
-    """The number of the code cell that holds `words`."""
+    """The number of the code cell that contains `words`."""
     cells = nbformat.read(notebook.path, as_version=4).cells
     return next(number for number, cell in enumerate(cells) if cell.cell_type == "code" and words in cell.source)
 

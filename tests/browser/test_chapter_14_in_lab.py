@@ -1,4 +1,4 @@
-"""The editable reward of chapter 14 in JupyterLab: typed, chosen from the menu, and nonsense answered in words."""
+"""The editable reward of chapter 14 in JupyterLab: typed, chosen from the menu, and messages for nonsense."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Chapter 18 in JupyterLab: the dashboard turns the real trainer back, and the microscope opens on its last step."""
+"""Chapter 18 in JupyterLab: the dashboard rewinds the real trainer, and the microscope opens on its last step."""
 
 import re
 

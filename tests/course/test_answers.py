@@ -1,4 +1,4 @@
-"""Answers that passed are kept as source, and come back in other kernels, in the kinds that later cells need."""
+"""Passed answers are stored as source and used in other kernels; their results get the types that later cells need."""
 
 import json
 import os
@@ -68,7 +68,7 @@ def test_a_stored_answer_is_used_in_another_notebook(tmp_path):
 
 @pytest.fixture
 def cell():
-    """A function from source to the names that it defines, as a cell of a notebook."""
+    """A function that runs source as a notebook's cell and returns the names that it defines."""
     import linecache
 
     def run(source, **names):

@@ -1,4 +1,4 @@
-"""The course as a web site: what it replaces, and what it says of bad input. The pages: tests/browser/test_book.py."""
+"""The course as a web site: replaced files, and messages for bad input. tests/browser/test_book.py tests the pages."""
 
 import inspect
 import json
@@ -37,7 +37,7 @@ def notebooks(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def site(notebooks, tmp_path_factory):
-    """A book that is there already."""
+    """A book that exists already."""
     output = tmp_path_factory.mktemp("site") / "book"
     book.build(notebooks, output)
     return output
@@ -61,7 +61,7 @@ def test_a_second_book_replaces_the_first_and_leaves_no_other_files(notebooks, s
 
 
 def published(folder):
-    """What somebody has put into a book to publish it."""
+    """A file that somebody added to a book in order to publish it."""
     (folder / ".git").mkdir()
     (folder / ".git" / "config").write_text("mine")
     (folder / "CNAME").write_text("course.example.org")
@@ -218,7 +218,7 @@ def test_the_output_of_a_chapter_stays():
     assert first.outputs[0] == printed
     assert "<summary>Solution</summary>" in first.outputs[1].data["text/html"]
     assert (second.source, second.outputs) == ("show()", [drawn])
-    assert len(notebook.cells) == 3  # the notebook itself is left alone
+    assert len(notebook.cells) == 3  # the notebook itself does not change
 
 
 def test_a_goal_is_not_cut_at_a_title():

@@ -140,7 +140,7 @@ def test_other_right_answers_pass(id):
 
 
 def test_the_cases_of_unbroadcast_distinguish_the_mistakes():
-    """No two of the named mistakes give the same in all cases: everybody hears about their own."""
+    """No two of the named mistakes give the same results in all cases, so each gets its own message."""
     for id in ("04.3", "04.4", "04.5", "04.6", "04.7"):
         exercise = find(id)
         results = [

@@ -1,4 +1,4 @@
-"""Chapter 05: its solutions against torch, other right answers, and slips that are answered in words."""
+"""Chapter 05: its solutions against torch, other right answers, and messages for slips."""
 
 import itertools
 

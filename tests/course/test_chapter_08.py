@@ -42,7 +42,7 @@ def test_convolution_im2col_and_back(size, stride, padding):
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_max_pooling_backward_with_ties(size):
-    x = RNG.integers(0, 3, (2 * size, 4 * size)).astype(float)  # full of equals
+    x = RNG.integers(0, 3, (2 * size, 4 * size)).astype(float)  # many equal numbers
     grad = image(2, 4)
     tx = torch.tensor(x[None, None], requires_grad=True)
     torch.max_pool2d(tx, size).backward(torch.tensor(grad[None, None]))
@@ -124,7 +124,7 @@ def test_a_1x1_kernel_with_stride_2_ignores_three_quarters_of_the_pixels():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_initial_weights_decide_the_signal_after_24_convolutions(seed):
-    """The kit's draw as torch's loses the differences between images, He's does not; and so do the gradients."""
+    """With torch's initial weights, the kit's too, differences and gradients vanish; with He's they do not."""
     images = load_digits().train_images[:32]
 
     def differences_and_gradients(start):
@@ -302,7 +302,7 @@ class Leak(T.Function):
 
 
 class ChannelScale(T.Function):
-    """Undoes its broadcasting by hand, and needs no second place for its numbers."""
+    """Undo broadcasting by hand, without storing numbers outside of ctx."""
 
     @staticmethod
     def forward(ctx, x, scale):
@@ -350,7 +350,7 @@ def scaled_channels(count):
 
 
 def root_mean_square(count):
-    """Windows as in pooling, an operation of one's own among the kit's, and examples that have to be positive."""
+    """Windows as in pooling, an own operation among the kit's, and examples that have to be positive."""
 
     def pooled(root, mean):
         return lambda x, weight: root(mean(x * x) * weight * weight)
@@ -361,7 +361,7 @@ def root_mean_square(count):
 
 
 def with_layers_inside(count):
-    """Linear layers around the operation, and so parameters in modules within."""
+    """Linear layers around the operation, so that inner modules have parameters."""
 
     class Layer(nn.Module):
         def __init__(self):
@@ -390,7 +390,7 @@ def test_layers_of_many_kinds_pass(answer):
 
 
 def broken(function=Leak, **changed):
-    """leaky_of_one with another forward or backward."""
+    """`leaky_of_one` with a different forward or backward."""
     own = type("Own", (function,), {name: staticmethod(value) for name, value in changed.items()})
 
     def answer(count):
@@ -484,7 +484,7 @@ def test_numbers_kept_in_the_class_are_those_of_another_call():
 
 
 def a_narrow_col2im(columns, shape, size, stride, padding):
-    """Ends where the last window ends, so that pixels behind it are missing."""
+    """Stop where the last window ends, so that the pixels after it are missing."""
     channels, *image = shape
     down, across = ((n + 2 * padding - size) // stride for n in image)
     narrow = channels, down * stride + size - 2 * padding, across * stride + size - 2 * padding

@@ -51,7 +51,7 @@ def test_the_eight_lines_compute_as_the_solution_says():
         assert operations_waiting(y) > 0
         line(y)
         found += "W" if operations_waiting(y) else "C"
-    # MLX may compute a part of the graph for an element of y, but never for what only waits.
+    # MLX may compute a part of the graph for an element of y, but never for operations that only wait.
     assert found == find("09.1").solution
 
 
@@ -387,7 +387,7 @@ def test_an_evaluated_array_has_no_graph():
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_curvature_predicts_where_sgd_diverges(seed):
-    """Up to 2 / curvature the loss of the digits falls; at four times that it climbs first, and stays higher."""
+    """Up to 2 / curvature the loss of the digits falls; at four times that rate it first rises and stays higher."""
     digits = load_digits(dtype=np.float32)
     x, y = mx.array(digits.train_images.reshape(-1, 64)), mx.array(digits.train_labels)
     keys = mx.random.split(mx.random.key(seed), 2)

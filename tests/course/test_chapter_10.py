@@ -1,4 +1,4 @@
-"""Answers to chapter 10's exercises, right ones in other styles and wrong ones; and what the chapter says in prose."""
+"""Answers to chapter 10's exercises, right ones in other styles and wrong ones; and the claims of its prose."""
 
 import dataclasses
 import math
@@ -319,8 +319,8 @@ def mlp_before_attention(record, num_layers):
         ("10.8", lambda x, o, theta: kit.rope(x[..., ::-1], o, theta)[..., ::-1], "expected"),
         ("10.10", one_entry_for_each_layer, "two entries for each layer"),
         ("10.10", mlp_before_attention, "attention adds first"),
-        ("10.4", cut_off, "cut off from what they were made of"),
-        ("10.4", no_gradient_through_the_root, "cut off from what they were made of"),
+        ("10.4", cut_off, "cut off from the arguments"),
+        ("10.4", no_gradient_through_the_root, "cut off from the arguments"),
         ("10.4", in_place, "also new numbers in what it was given"),
         ("10.4", rms_in_numpy, "gradients cannot pass through it: use only mx"),
         ("10.4", lambda x, weight, eps: chapter.rms_norm(x, weight, 1e-6), "expected"),
@@ -435,7 +435,7 @@ def test_rotated_the_wrong_way_a_distance_counts_as_its_negative():
     def score(query_at, key_at):
         return (kit.rope(q, query_at, 100.0) * kit.rope(k, key_at, 100.0)).sum().item()
 
-    clockwise = (kit.rope(q, -8, 100.0) * kit.rope(k, -5, 100.0)).sum().item()  # what positions 8 and 5 would give
+    clockwise = (kit.rope(q, -8, 100.0) * kit.rope(k, -5, 100.0)).sum().item()  # the product for positions 8 and 5
     assert clockwise == pytest.approx(score(5, 8), abs=1e-4)
     assert abs(clockwise - score(8, 5)) > 0.1
 

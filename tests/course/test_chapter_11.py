@@ -1,4 +1,4 @@
-"""Chapter 11: answers in other styles pass, others are told what is wrong, and what the prose says holds elsewhere."""
+"""Chapter 11: right answers in other styles pass, wrong ones get their messages, and the claims of the prose hold."""
 
 import itertools
 import math
@@ -359,7 +359,7 @@ def grouped_nan(queries, keys, values, mask):
 
 
 def attention_with(each_other=False, both=True, over_all=False, divisor=1.0, theta=None, eps=None, turned="qk"):
-    """Attention with something done otherwise than Qwen3 does it."""
+    """Attention that differs from Qwen3's in one way."""
 
     def attention(config, params, prefix, x, mask):
         own_eps, parts = config.rms_norm_eps if eps is None else eps, {}
@@ -429,7 +429,7 @@ def leaks_of_a_sum(forward, x):
 
 
 def leaks_where(number=lambda row: row, width=None, threshold=0.0, at=lambda x: x):
-    """Leaks by the gradient of something made of row i, or of each of its first `width` numbers, at some x."""
+    """Find leaks by the gradient of a function of row i, or of each of its first `width` numbers, at some x."""
 
     def leaks(forward, x):
         out, found = forward(x), set()
@@ -561,7 +561,7 @@ def test_wrong_answers_get_their_messages(id, answer, told):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_token_that_sees_only_itself_knows_nothing_whatever_the_weights(seed):
-    """900 sums, one answer: whoever looks at nobody else has only the token at its own position."""
+    """900 sums, one answer: a token that looks at no other token knows only itself."""
     config = Qwen3Config(13, 16, 24, 2, 4, 2, 8)
     params = init_params(config, seed=seed, scale=0.5)
     ids = np.random.default_rng(seed).integers(0, 13, (9, 6))
@@ -577,7 +577,7 @@ def test_a_token_that_sees_only_itself_knows_nothing_whatever_the_weights(seed):
 
 
 def test_a_head_looks_three_positions_back_and_not_at_the_same_digit():
-    """A tens and a units digit plus one digit: three places before the last stands a tens digit."""
+    """Two digits plus one digit: three positions before the last token is the tens digit."""
     config, params = load_pretrained(TINY)
     tokenizer, record = load_tokenizer(TINY), {}
     ids = [tokenizer.encode(f"{a}+{b}=") for a in range(10, 90) for b in range(2, 10)]

@@ -1,4 +1,4 @@
-"""The solutions of chapter 12 against transformers, torch and safetensors, and what its prose says."""
+"""The solutions of chapter 12 against transformers, torch and safetensors, and the claims of its prose."""
 
 import json
 import re
@@ -134,7 +134,7 @@ def test_each_patient_has_the_mistake_of_its_letter(folder, ids):
         first = chapter.first_difference(patient, theirs)
         assert first == f"layers.0.{FIRST[letter]}"
         wrong = differences_by_token(patient, theirs)[first] > 1e-4
-        # The first token is right where nothing is turned, and where there is one score.
+        # The first token is right if nothing is rotated, and if there is only one score.
         assert wrong[0] == (letter not in "BE")
         assert wrong[1:].all()
         apart = np.abs(patient["logits"] - theirs["logits"]).max() / np.abs(theirs["logits"]).max()
@@ -186,7 +186,7 @@ def pairs():
 
 
 def share_right(watch=lambda name, value: value):
-    """(of the sums without a carry, of those with one)"""
+    """The shares of right answers: (sums without a carry, sums with a carry)."""
     config, params = load_pretrained(TINY)
     tokenizer = load_tokenizer(TINY)
     sums = mx.array([tokenizer.encode(f"{a}+{b}={a + b}") for a, b in pairs()])
@@ -233,7 +233,7 @@ def test_the_claims_about_the_lens_hold():
     assert next(iter(at_equals("12+34=46", "layers.1").items())) == ("4", 0.8)
     assert max(at_equals("12+34=46", "layers.0").values()) < 0.35
     assert at_equals("37+45=82", "layers.1") == {"7": 0.57, "8": 0.34}
-    for place in ("layers.0.attended", "layers.0", "layers.1.attended", "layers.1"):  # behind 46, and often behind 34
+    for place in ("layers.0.attended", "layers.0", "layers.1.attended", "layers.1"):  # after 46, and often after 34
         assert next(iter(at_equals("12+34=46", place, 7))) == "<eos>"
     for place in ("layers.0", "layers.1.attended", "layers.1"):
         assert next(iter(at_equals("12+34=46", place, 4))) == "<eos>"

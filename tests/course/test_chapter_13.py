@@ -1,4 +1,4 @@
-"""Chapter 13 against transformers and mlx-lm, answers in other styles, and what the chapter says in prose."""
+"""Chapter 13 against transformers and mlx-lm, answers in other styles, and the claims of its prose."""
 
 import copy
 import itertools
@@ -53,7 +53,7 @@ def own_model(config, params):
 
 def other_model():
     params = init_params(OTHER, seed=3)
-    for place, (name, value) in enumerate(params.items()):  # norms of 1 would hide that they are left out
+    for place, (name, value) in enumerate(params.items()):  # norms of 1 would hide a missing norm
         params[name] = value * (1 + 0.3 * mx.random.normal(value.shape, key=mx.random.key(place)))
     return OTHER, params
 
@@ -139,7 +139,7 @@ def subtracting(logits, temperature, key):
 
 
 def exponential_race(logits, temperature, key):
-    """The first to arrive of clocks that run at the speeds of the probabilities."""
+    """The token whose exponential clock rings first; the rates are the probabilities."""
     waits = -mx.log(mx.random.uniform(shape=logits.shape, key=key))
     return int(mx.argmin(waits / mx.softmax(logits / temperature)))
 
@@ -292,7 +292,7 @@ def pad_with_numpy(prompts):
 
 
 class CacheOfLists:
-    """Pieces, joined when they are asked for."""
+    """A cache that keeps pieces and joins them on request."""
 
     def __init__(self, num_layers):
         self.pieces, self.length = [[] for _ in range(num_layers)], mx.array(0)
@@ -491,7 +491,7 @@ def small_ids(prompts):
 
 
 def generate_with(**changed):
-    """The solution, with what goes into `forward`, or comes out, changed."""
+    """The solution with changed inputs or outputs of `forward`."""
 
     def generate(forward, cache, prompts, max_new_tokens, ends, choose):
         rounds = itertools.count()
@@ -695,5 +695,5 @@ def test_the_effects_of_the_broken_caches():
     assert 0 < sum(changed["mask"]) < 18
     assert all(was_padded for was_padded, is_changed in zip(padded, changed["mask"], strict=True) if is_changed)
     for what in ("offset", "advance"):
-        assert sum(answer[-1] == 1 for answer in answers[what]) < 32  # most no longer end
+        assert sum(answer[-1] == 1 for answer in answers[what]) < 32  # most completions no longer end
         assert [answer[0] for answer in answers[what]] == [answer[0] for answer in right]

@@ -1,4 +1,4 @@
-"""Chapter 14: answers in other styles, wrong ones that deserve their message, the typed reward, and claims in prose."""
+"""Chapter 14: answers in other styles, wrong ones with their messages, the typed reward, claims of its prose."""
 
 import hashlib
 import math
@@ -237,7 +237,7 @@ def countdown_in(pattern, most=32, value=value_of):
 
 
 def summed(rule):
-    """An `add_up` of (the column's values, the weights) to its sum."""
+    """An `add_up` from a function that turns (a column's values, the weights) into its sum."""
     return lambda rewards, weights: [rule(column, weights) for column in zip(*rewards, strict=True)]
 
 

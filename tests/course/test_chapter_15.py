@@ -265,7 +265,7 @@ def variance_by_components(logits, rewards, baseline):
 
 
 def from_three_points(logits, rewards):
-    """A parabola is known from three of its points."""
+    """Three points determine a parabola."""
     low, middle, high = (chapter.estimator_variance(logits, rewards, b) for b in (-1.0, 0.0, 1.0))
     return (low - high) / (2 * (low + high - 2 * middle))
 

@@ -1,4 +1,4 @@
-"""Chapter 16: answers in other styles, wrong ones that get a message, and the claims of its prose."""
+"""Chapter 16: answers in other styles, wrong ones with their messages, and the claims of its prose."""
 
 import math
 import re
@@ -133,7 +133,7 @@ def loss_by_hand(logps, old_logps, ref_logps, advantages, mask, settings):
 
 
 def loss_of_parts(objective=chapter.clipped_objective, k3=chapter.k3, aggregate=chapter.aggregate):
-    """16.8 as its hints compose it, from parts of the learner's."""
+    """The loss of 16.8 as its hints describe it, built from the reader's own parts."""
 
     def loss(logps, old_logps, ref_logps, advantages, mask, settings):
         ratio = chapter.token_ratios(logps, mx.stop_gradient(logps) if old_logps is None else old_logps, mask)
@@ -193,7 +193,7 @@ def unscored_as_nan(rewards, group_size):
 
 
 def no_1e4_by_loop(rewards, group_size, tied=None):
-    """`tied`: the advantages of equal rewards; None divides by their deviation of 0."""
+    """Advantages; `tied` is returned for equal rewards, and None divides by their deviation of 0."""
     result = []
     for start in range(0, len(rewards), group_size):
         group = rewards[start : start + group_size]

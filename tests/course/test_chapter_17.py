@@ -1,4 +1,4 @@
-"""The solutions of chapter 17 against torch and the kit, right answers in other styles, and what its prose says."""
+"""The solutions of chapter 17 against torch and the kit, right answers in other styles, and the claims of its prose."""
 
 import math
 
@@ -475,7 +475,7 @@ def test_every_parameter_is_of_one_kind():
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_the_exact_loss_equals_transformers(tied):
-    """To float32: transformers' norms compute in it, whatever they are given."""
+    """To float32 precision, because transformers' norms compute in float32 for every dtype."""
     from transformers import Qwen3Config as HFConfig
     from transformers import Qwen3ForCausalLM
 
@@ -548,7 +548,7 @@ def test_costs_are_the_minimum_over_rounds():
 
 @pytest.mark.parametrize("text", ["27+38=65", "46+17=63", "58+23=81", "12+69=81"])
 def test_the_tens_of_the_summands_get_a_gradient_from_the_tens_of_the_sum(text):
-    """Below the attention of layer 1 the tens of the second number, at the embedding those of the first or second."""
+    """The tens of the second number get most below layer 1's attention; at the embedding, those of either number."""
     config, params = load_pretrained(TINY)
     ids = mx.array([load_tokenizer(TINY).encode(text)])
     weights = (mx.arange(7) == 5).astype(mx.float32)[None]

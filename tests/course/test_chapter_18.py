@@ -1,4 +1,4 @@
-"""Chapter 18 against torch and transformers, answers in other styles, and what the chapter says in prose."""
+"""Chapter 18 against torch and transformers, answers in other styles, and the claims of its prose."""
 
 import itertools
 from pathlib import Path
@@ -25,7 +25,7 @@ NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "18_grpo_training.ipynb"
 
 
 def test_log_probabilities_of_a_batch_are_those_of_transformers():
-    """Rows padded on both sides, against each row alone."""
+    """Rows padded on both sides, compared with each row alone."""
     config, params = load_pretrained(TINY)
     tokenizer = load_tokenizer(TINY)
     model = Qwen3ForCausalLM.from_pretrained(TINY).eval()
@@ -107,7 +107,7 @@ def batch_by_numpy(prompts, completions):
     counts = np.zeros((len(prompts), long), bool)
     for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
         ids[row, wide - len(prompt) : wide + len(completion)] = prompt + completion
-        mask[row, wide - len(prompt) : wide + len(completion)] = 1  # off at the padding behind
+        mask[row, wide - len(prompt) : wide + len(completion)] = 1  # False at the padding after the completion
         counts[row, : len(completion)] = True
     return ids, mask, counts
 
@@ -236,7 +236,7 @@ def test_right_answers_in_other_styles_pass(number, answer):
     assert note.passed, note
 
 
-# Wrong answers that are nobody's slip of the solution.
+# Wrong answers that are not slips of the solution.
 
 
 def one_generator(sample, seed, step, num_questions, group_size, rng=np.random.default_rng([3, 7])):  # noqa: B008
@@ -417,7 +417,7 @@ def test_wrong_answers_are_refused_with_a_reason(number, answer, words):
 
 @pytest.mark.parametrize("answer", [batch_by_numpy, batch_with_a_mask_of_numbers])
 def test_the_notebook_continues_with_arrays_of_another_library(answer):
-    """Its cell makes MLX's arrays of them, and its masks of truth values."""
+    """A cell converts them into MLX arrays, and masks into booleans."""
     cells = nbformat.read(NOTEBOOK, as_version=4).cells
     cell = next(each.source for each in cells if each.id == "18-ex2-use")
     own = {"use": lambda id: answer, "mx": mx}

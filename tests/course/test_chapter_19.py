@@ -1,4 +1,4 @@
-"""Chapter 19: answers in other styles, wrong ones with their message, the lab against torch, and the stored runs."""
+"""Chapter 19: answers in other styles, wrong ones with their messages, the lab against torch, and the stored runs."""
 
 import contextlib
 import re
@@ -40,7 +40,7 @@ def gdpo_loop(rewards, weights, num_generations):
 
 
 def gdpo_torch(rewards, weights, num_generations):
-    """As TRL writes it: the mean of the batch, which is 0 but for rounding, is subtracted too."""
+    """TRL's form: it also subtracts the mean of the batch, which is 0 except for rounding."""
     groups = torch.tensor(rewards).view(-1, num_generations, rewards.shape[1])
     each = (groups - groups.mean(1, keepdim=True)) / (groups.std(1, keepdim=True) + 1e-4)
     total = torch.nansum(each.flatten(0, 1) * torch.tensor(weights), dim=1)
@@ -249,7 +249,7 @@ def test_the_claims_about_the_lab_hold(lab):
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_claims_about_directions_hold_in_other_batches(seed):
-    """Within 17 degrees of dapo at first; after four updates only those with its clip and its tokens stay near it."""
+    """Within 17 degrees of dapo at first; after four updates, only variants with its clip and tokens are near it."""
     lab = frozen_lab(seed=seed, updates=4)
     names = {"lab": lab, "cosines": cosines, "IN_THE_LAB": IN_THE_LAB, "np": np, "fold": contextlib.nullcontext}
     names |= {"show_picture": lambda *_: None, "draw_cosines": lambda *_: []}
@@ -335,7 +335,7 @@ def test_a_run_with_long_answers_repeats():
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_long_answers_separate_losses_by_their_weights(seed):
-    """The losses with a mean in each answer are one camp, those that count tokens another; and answers average out."""
+    """Losses with a mean per answer form one group, losses that count tokens another; ratios average out."""
     lab = frozen_lab(TINY_STEPS, seed=seed, updates=1, task=LongSum())
     lengths = [*map(len, lab.tokens)]
     assert min(lengths) < 20

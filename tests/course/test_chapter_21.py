@@ -1,4 +1,4 @@
-"""The solutions of chapter 21 against torch and autograd, right answers in other styles, and what its prose says."""
+"""The solutions of chapter 21 against torch and autograd, right answers in other styles, claims of its prose."""
 
 import math
 import os
@@ -123,7 +123,7 @@ def test_the_ring_sums_at_the_stated_cost():
 
 
 def test_the_picture_of_the_ring_matches_a_run():
-    """Processes that begin with a number each: which are in a part is what the picture counts."""
+    """Each process begins with a number of its own, so that a part shows which processes were summed in it."""
     for size in (2, 3, 5):
         seen = [np.ones((size, size), int)]
         arrays = [np.full(size, 10.0**rank) for rank in range(size)]
@@ -165,7 +165,7 @@ def _chain_with_deque(block, weights, x, gradient_of):
 
 
 def _chain_by_grad(block, weights, x, gradient_of):
-    """Without vjp: the gradient of a scalar whose gradient is what arrives."""
+    """Without vjp: differentiate a scalar whose gradient for the output is the given one."""
     inputs = [x]
     for own in weights:
         inputs.append(block(inputs[-1], *own))
@@ -211,7 +211,7 @@ def _masters_in_numpy(masters, gradients_of, lr):
 
 
 def _accumulated_by_rows(token_losses, params, micro_batches):
-    """A row of a micro-batch at a time."""
+    """One row of a micro-batch at a time."""
     rows = [(x[n : n + 1], mask[n : n + 1]) for x, mask in micro_batches for n in range(len(x))]
     return chapter.accumulate(token_losses, params, rows)
 
@@ -294,7 +294,7 @@ def _ring_of_lists(array, rank, size, send, receive):
 
 
 def _ring_through_one_place(array, rank, size, send, receive):
-    """Not a ring's way: number 0 collects, then hands out. It sends no more than is asked for."""
+    """Process 0 collects and then sends the sums, unlike in a ring. No process sends more than the exercise allows."""
     if size == 1:
         return array
     if rank == 0:
@@ -354,7 +354,7 @@ def test_right_answers_in_other_styles(id, answer):
 
 
 def _chain_from_the_start(block, weights, x, gradient_of):
-    """Each block's input computed from the beginning again: nothing kept at all, and far too much computed."""
+    """Every block's input computed again from the beginning: nothing is kept, and far too much is computed."""
 
     def until(number):
         y = x
@@ -372,7 +372,7 @@ def _chain_from_the_start(block, weights, x, gradient_of):
 
 
 def _chain_checkpointed_by_mlx(block, weights, x, gradient_of):
-    """mx.checkpoint on every block, and one graph of the whole."""
+    """`mx.checkpoint` on every block, in one graph of the whole chain."""
 
     def chain(x, *flat):
         flat = iter(flat)
@@ -435,7 +435,7 @@ def _nobody_sends(array, rank, size, send, receive):
 
 
 def _through_the_air():
-    """Nothing is sent: the processes, which are threads, look into one list."""
+    """Nothing is sent: the processes, which are threads here, share a list."""
     together, ready = {}, threading.Barrier(2)
 
     def ring_sum(array, rank, size, send, receive):
@@ -628,7 +628,7 @@ def test_a_larger_step_moves_by_the_wrong_amount():
 
 
 def test_four_numbers_per_parameter_and_their_share_on_several_machines():
-    """8 billion parameters: 128 GB that nothing but fewer numbers helps against, 16 GB on 8 machines, 2 on 64."""
+    """8 billion parameters: 128 GB, which only fewer or smaller numbers reduce; 16 GB on 8 machines, 2 GB on 64."""
     small = GRPOConfig(per_device_train_batch_size=8, gradient_accumulation_steps=8, gradient_checkpointing=True)
     parts = estimate_memory(Qwen3Config.from_name("8B"), small, 64, 64)
     assert parts["parameters"] + parts["optimizer"] + parts["gradients"] == pytest.approx(131e9, rel=0.01)
@@ -667,7 +667,7 @@ def test_the_numbers_of_the_budget_by_hand():
         return waiting / (learning + waiting)
 
     assert share(8e9, 2**20, 64, 1e14, 400) == pytest.approx(share(8e9, 2**17, 8, 1e14, 400), rel=0.15)
-    assert share(8e9, 2**17, 64, 1e14, 400) == pytest.approx(share(6e8, 2**17, 64, 1e14, 400))  # parameters fall out
+    assert share(8e9, 2**17, 64, 1e14, 400) == pytest.approx(share(6e8, 2**17, 64, 1e14, 400))  # parameters cancel
     assert share(8e9, 2**17, 8, 1e11, 10) < 0.01  # "on CPUs even an office network is hardly felt"
     every = [share(8e9, 2**17, 2**n, 1e14, 400) for n in range(11)]
     assert every == sorted(every)
@@ -675,7 +675,7 @@ def test_the_numbers_of_the_budget_by_hand():
 
 
 def test_the_first_gradient_of_a_is_0():
-    """B is 0 at first, and all that reaches A passes it. Were both 0, neither would have one."""
+    """B is 0 at first, and A's gradient passes through B. If both were 0, neither would get a gradient."""
     x, weight, a = numbers(3, 4), numbers(5, 4), numbers(4, 2)
     loss = lambda a, b: chapter.lora_linear(x, weight, a, b, 2.0).square().sum()  # noqa: E731
     of_a, of_b = mx.grad(loss, (0, 1))(a, mx.zeros((2, 5)))

@@ -1,4 +1,4 @@
-"""Chapter 22 against torch and simulation, answers in other styles, what the prose says, and without its packages."""
+"""Chapter 22 against torch and simulation, answers in other styles, claims of its prose, a run without its packages."""
 
 import contextlib
 import copy
@@ -55,7 +55,7 @@ def test_the_smallest_backend_equals_torchs_sgd():
 
 
 def test_kept_weights_are_as_the_exercise_says():
-    """Each of its lines as it stands there, before a step that moves every number."""
+    """Run each line of the exercise before a step that moves every number."""
     prompt = chapter.KEPT.prompt.partition("\n\n")[2]
     lines = re.findall(r"([A-H]): `(kept = .*?)`(?:, and the step is `(.*?)`)?", prompt)
     assert [letter for letter, *_ in lines] == list("ABCDEFGH")
@@ -79,7 +79,7 @@ def test_kept_weights_are_as_the_exercise_says():
 
 
 def simulated(write, learn, num_steps, max_lag):
-    """The same by events: whoever may begin does, the earliest first."""
+    """The same times by a simulation of events: whatever may begin begins, the earliest first."""
     times = [[None] * 4 for _ in range(num_steps)]
     events, written, learned, writing, learning, now = [], deque(), 0, 0, False, 0.0
     busy = False
@@ -117,7 +117,7 @@ def test_the_claims_of_the_prose_hold():
         ends = [bar.end for bar in bars if bar.kind == "learns from it"]
         return ends[-1] - ends[-2]
 
-    # 40 and 60 ms: the sum at 0 ahead, the longer at 1, and nothing more is won.
+    # 40 and 60 ms: their sum at 0 steps ahead, the longer one at 1, and no gain after that.
     assert [step_time(40, 60, ahead) for ahead in range(5)] == pytest.approx([100, 60, 60, 60, 60])
     assert [step_time(60, 40, ahead) for ahead in range(3)] == pytest.approx([100, 60, 60])
 
@@ -180,7 +180,7 @@ class WithACondition:
 
 
 class ReplacingBackend:
-    """New tensors in the dictionary in place of changed ones."""
+    """A backend that puts new tensors into the dictionary instead of changing the old ones."""
 
     def __init__(self, worker, params, loss_fn, learning_rate):
         self.worker, self.params, self.loss_fn, self.learning_rate, self.steps = (
@@ -210,7 +210,7 @@ class ReplacingBackend:
 
 
 class WithOptim(ReplacingBackend):
-    """torch's own optimizer."""
+    """A backend with torch's own optimizer."""
 
     def _step(self):
         optimizer = torch.optim.SGD(self.params.values(), lr=self.learning_rate)
@@ -312,7 +312,7 @@ def test_right_answers_in_other_styles_pass(id, answer):
     assert note.passed, note
 
 
-# Wrong ones, beside those that the exercises bring along.
+# Wrong answers, in addition to the mistakes that the exercises define.
 
 
 class TwoThreads(chapter.Worker):
@@ -323,7 +323,7 @@ class TwoThreads(chapter.Worker):
 
 
 class InTurnByALock:
-    """A thread each, that takes turns."""
+    """A thread per function; a lock makes the threads take turns."""
 
     def __init__(self):
         self.lock = threading.Lock()
@@ -379,7 +379,7 @@ class EndsWhenIdle(chapter.Worker):
 
 
 class AllAtTheEnd(chapter.Worker):
-    """Results when nothing waits any more."""
+    """A worker that sets all results once nothing waits any more."""
 
     def work(self):
         while True:
@@ -397,7 +397,7 @@ class KeepsTheProgramAlive(chapter.Worker):
         threading.Thread(target=self.work).start()
 
     def work(self):
-        with contextlib.suppress(Empty):  # at last it ends, for this test's sake
+        with contextlib.suppress(Empty):  # it ends at last, so that this test can end
             while True:
                 future, function = self.queue.get(timeout=2)
                 future.set_result(function())
@@ -416,7 +416,7 @@ class StepsEveryTime(ReplacingBackend):
 
 
 class WaitsForIt(ReplacingBackend):
-    """Would hang if the check's worker let it."""
+    """A backend that waits for its own results, which hangs unless the worker raises an error."""
 
     def forward_backward(self, batch):
         future = super().forward_backward(batch)

@@ -383,7 +383,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("id", "answer", "words"), REFUSED, ids=lambda each: getattr(each, "__name__", None))
 def test_wrong_answers_get_a_helpful_message(id, answer, words):
-    for _ in range(2):  # what an answer remembers of the first try makes no difference
+    for _ in range(2):  # an answer that remembers the first try gains nothing
         note = check(id, answer)
         assert not note.passed
         assert words in note.text

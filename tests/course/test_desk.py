@@ -362,8 +362,8 @@ def test_of_two_mistakes_with_the_same_error_type_the_one_with_the_same_message_
     )
     assert "That is memory." in exercise.examine(raw_memory).message
     assert "Where is the number?" in exercise.examine(no_backward).message
-    assert "Where is the number?" in exercise.examine(half).message  # nearly in its words: the first that fits
-    note = exercise.examine(lambda: 2.0)  # as little as this has to do with either
+    assert "Where is the number?" in exercise.examine(half).message  # nearly its words: the first mistake that fits
+    note = exercise.examine(lambda: 2.0)  # close to neither of the two messages
     assert "takes 0 positional arguments but 1 was given. Expected 2." in note.message
     assert "number?" not in note.message
     assert "memory" not in note.message

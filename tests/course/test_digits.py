@@ -1,4 +1,4 @@
-"""The digits of chapters 07 and 08: scikit-learn's, MNIST's files, and files that are neither."""
+"""The digits of chapters 07 and 08: scikit-learn's data, MNIST's files, and other files."""
 
 import gzip
 import struct
@@ -43,7 +43,7 @@ def test_scikit_learns_digits_are_all_there_once():
         np.concatenate([digits.train_labels, digits.test_labels]),
     )
     assert both == listed(images, labels)
-    assert not np.array_equal(digits.test_labels, labels[:360])  # each writer is on both sides
+    assert not np.array_equal(digits.test_labels, labels[:360])  # every writer is in both sets
     assert repr(digits) == "scikit-learn's digits: 1,437 images of 8 x 8 to train on, 360 to test on"
 
 

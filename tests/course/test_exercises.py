@@ -25,7 +25,7 @@ MISTAKES = [(exercise, mistake) for exercise in ALL for mistake in exercise.mist
 
 
 def stub_of(exercise):
-    """The function as it stands in the notebook: the signature, a docstring, and ... for a body."""
+    """The function as the notebook shows it: the signature, a docstring, and ... for a body."""
     if not callable(exercise.solution):
         return ...
     name, space = exercise.solution.__name__, {}
@@ -35,7 +35,7 @@ def stub_of(exercise):
 
 @pytest.mark.parametrize("exercise", ALL, ids=lambda exercise: exercise.id)
 def test_the_solution_passes(exercise):
-    # Compiled once more, so that it is tried as somebody else's answer would be.
+    # Compiled again, so that it is treated like a reader's answer.
     answer = edited(exercise.solution) if callable(exercise.solution) else exercise.solution
     note = check(exercise.id, answer)
     assert note.passed, note
@@ -234,7 +234,7 @@ def test_a_diff_that_fits_no_place_or_several_is_an_error(diff, words):
 
 
 def paths(n):
-    """How many ways lead through n forks."""
+    """The number of ways through n forks."""
     return 2**n
 
 
@@ -270,7 +270,7 @@ def test_the_previous_tracer_is_restored():
 
 
 class Empty:
-    """A class as the notebook hands it out."""
+    """A class as the notebook shows it."""
 
     def __init__(self, size):
         """Keep the size."""

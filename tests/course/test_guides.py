@@ -14,7 +14,7 @@ OURS = sorted({name for row in CELLS for name in re.findall(r"`([^`]+)`", row[1]
 
 
 def find(path):
-    """What `mlx_grpo_kit.<path>` is: a module, something in one, or an attribute that a class declares."""
+    """The object at `mlx_grpo_kit.<path>`: a module, a name in one, or an attribute that a class declares."""
     modules, names = ["mlx_grpo_kit"], path.split(".")
     while names:
         try:

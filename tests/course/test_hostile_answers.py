@@ -1,4 +1,4 @@
-"""Answers that are broken, endless or much too large, or that change Python around them: check says so in words."""
+"""Answers that are broken, endless or much too large, or that change Python itself: check explains what is wrong."""
 
 import builtins
 import contextlib
@@ -262,7 +262,7 @@ def test_a_child_that_the_answer_forks_does_not_come_back():
 
 
 def test_a_child_ends_with_the_call_that_forked_it(tmp_path):
-    """Otherwise the children of an answer that is called n times fork on, and become 2**n."""
+    """Otherwise the children of an answer that is called n times continue to fork, and become 2**n processes."""
     calls = tmp_path / "calls"
 
     def run(function, x):

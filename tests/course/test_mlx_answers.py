@@ -1,4 +1,4 @@
-"""Answers made of MLX's arrays: compared to their float32 rounding, in whatever library, and watched like NumPy's."""
+"""Answers with MLX arrays: compared up to rounding in float32, in any library, and watched for changes like NumPy's."""
 
 import dataclasses
 import subprocess

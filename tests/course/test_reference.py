@@ -49,7 +49,7 @@ def entries(pages):
 
 
 def public_names(module):
-    """By Python itself: `__all__`, and of the package tensor, which has none, all functions and classes of its own."""
+    """The public names: `__all__`, or all functions and classes of the package tensor, which has no `__all__`."""
     loaded = importlib.import_module(f"mlx_grpo_kit.{module}")
     if hasattr(loaded, "__all__"):
         return set(loaded.__all__)
@@ -108,7 +108,7 @@ def test_parameters_are_those_of_the_function(module, entries):
 
 
 def test_chapters_name_the_modules_that_they_build():
-    """Each ends with the files in which the kit has what was built."""
+    """Each chapter ends with the kit's files for what it built."""
     files = {chapter.number: ROOT / "notebooks" / f"{chapter.file}.ipynb" for chapter in COURSE}
     for module, number in CHAPTERS.items():
         cells = json.loads(files[number].read_text(encoding="utf-8"))["cells"]

@@ -48,7 +48,7 @@ def test_communication_and_learning_are_those_of_chapter_21(kind, size, names):
         learning, _, waiting, _, engine = names["step"](kind, size, count)
         tokens = 64 * 8 * (64 + 256)
         expected = step_seconds(params, tokens, count, flops, 8 * network / 1e9)
-        assert learning == pytest.approx(expected[0] * 8 / 6)  # checkpointing: a forward pass more
+        assert learning == pytest.approx(expected[0] * 8 / 6)  # checkpointing: one more forward pass
         if engine == "mx.distributed":
             assert waiting == pytest.approx(expected[1])
         elif engine == "FSDP2, JAX mesh":  # as many bytes for each of the micro-batches of 8 completions

@@ -1,4 +1,4 @@
-"""The syllabus says of the chapters what their notebooks and the tables say, and its map shows all of it."""
+"""The syllabus agrees with the notebooks and the tables of chapters, and its map shows all of it."""
 
 import json
 import re
@@ -24,7 +24,7 @@ def cells(chapter):
 
 
 def everything_below(number):
-    """All chapters that one builds on, through others too."""
+    """All chapters that a chapter builds on, directly or through others."""
     direct = next(chapter.needs for chapter in COURSE if chapter.number == number)
     return {*direct}.union(*map(everything_below, direct))
 
@@ -44,12 +44,12 @@ def test_a_chapter_agrees_with_the_syllabus(chapter):
     assert int(minutes) == chapter.minutes
     [prerequisites] = re.findall(r"\*\*Prerequisites\.\*\*.*", header)
     linked = set(re.findall(r"\((\d\d)_\w+\.ipynb\)", prerequisites))
-    assert set(chapter.needs) <= linked <= everything_below(number)  # no more than is said, and no less
+    assert set(chapter.needs) <= linked <= everything_below(number)  # no more than the page says, and no less
     assert not any(need in everything_below(other) for need in chapter.needs for other in chapter.needs)
 
 
 def link(chapter):
-    """To its notebook. What is not there yet is called planned, and nothing else is."""
+    """Links lead to the notebook. Only chapters that do not exist yet are called planned."""
     return f"({chapter.file}.ipynb)" + ("" if chapter in STORED else " *(planned)*")
 
 

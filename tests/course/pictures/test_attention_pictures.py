@@ -1,4 +1,4 @@
-"""Pictures of attention: what is drawn for given weights, queries and masks, what it says, and where the focus goes."""
+"""Pictures of attention for given weights, queries and masks: what is drawn, the words, and the keyboard's focus."""
 
 import itertools
 import math
@@ -82,7 +82,7 @@ def test_one_query_by_hand():
     assert f"mixture: ({12 * high:.2f}, {1 - 2 * high:.2f})" in chart.svg(words)
     chart, words = draw_one_query((-3, 3), KEYS, VALUES, NAMES, scale=9)
     [label] = re.findall(r'<text x="([\d.]+)" y="[\d.]+" font-size="14"[^>]*>1.000<', chart.svg(words))
-    assert float(label) + 40 < chart.planes[1].left - 30  # clear of the plane beside it
+    assert float(label) + 40 < chart.planes[1].left - 30  # does not reach the next plane
     _, even = draw_one_query((3, -3), KEYS, VALUES, NAMES, scale=0)
     assert "The values mix to (4.00, 0.33)." in even
     _, sharp = draw_one_query((-3, 3), KEYS, VALUES, NAMES, scale=1000)
@@ -112,7 +112,7 @@ def test_masks():
     assert first.color(True) == SEEN
     assert first.color(False) == MASKED
     assert first.left + 3 * first.cell < second.left
-    assert chart.svg(words).count(">\N{MIDDLE DOT}<") == 2  # padding, as one that looks and one that is seen
+    assert chart.svg(words).count(">\N{MIDDLE DOT}<") == 2  # padding as a query and as a key
 
 
 def test_a_mask_of_the_last_tokens_alone():

@@ -25,7 +25,7 @@ def data():
 
 
 def torch_logps(model, prompts, completions):
-    """The log-probabilities of each completion's tokens; rows of equal lengths go together, so that none is padded."""
+    """The log-probabilities of each completion's tokens; rows of equal length form a batch, so that none is padded."""
     alike, found = {}, [None] * len(prompts)
     for row, pair in enumerate(zip(prompts, completions, strict=True)):
         alike.setdefault(tuple(map(len, pair)), []).append(row)
@@ -184,7 +184,7 @@ def test_the_words_contain_every_number_of_a_completion(data):
 
 def test_the_picture_fits_a_page_and_the_panel_follows_both_controls(data):
     picture = as_picture(*draw_data_flow(data, 0))
-    assert least_width(picture.svg) <= 560  # what JupyterLab leaves of a window of 1000 pixels
+    assert least_width(picture.svg) <= 560  # the width that JupyterLab leaves in a window of 1000 pixels
     panel = show_step(data, completion=9)
     assert panel.controls["completion"].max == len(data.tokens) - 1
     panel.set(second=True)

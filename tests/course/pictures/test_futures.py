@@ -1,4 +1,4 @@
-"""Several runs in one picture: every line, its name at its end, names that do not lie on each other."""
+"""Several runs in one picture: every line, its name at its end, names that do not overlap."""
 
 import itertools
 import re

@@ -1,4 +1,4 @@
-"""Bandits, clouds of estimates, variances and the clip: what is drawn and said."""
+"""Pictures of bandits, clouds of estimates, variances and the clip, and their words."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""A matrix product followed back: every number of a, against NumPy."""
+"""The backward pass of a matrix product: every number of a, compared with NumPy."""
 
 import itertools
 import re

@@ -1,4 +1,4 @@
-"""Bars of what a model is made of, the plan, and the grids of chapter 12."""
+"""Bars of a model's parts, the plan, and the grids of chapter 12."""
 
 import re
 

@@ -58,7 +58,7 @@ def test_the_machines_memory_is_a_line_where_there_is_room_for_one():
 
 
 def test_the_machines_line_does_not_cross_a_total():
-    """With room for 2.1 GB the line is where the words "2 GB" after a bar of 2 GB would be."""
+    """For a machine with 2.1 GB the line would cross the words "2 GB" after a bar of 2 GB."""
     phases = {"sampling": {"parameters": 2e9}, "learning": {"parameters": 8e9}}
     chart, _ = draw_memory(phases, 8e9, 2.1e9, title="A run")
     (line,) = [left for left, _, _, color in bars(chart) if color == "#8a8a8a"]

@@ -1,4 +1,4 @@
-"""The pictures of broadcasting and of sums over an axis: copies, sums, and answers to what is no shape."""
+"""The pictures of broadcasting and of sums over an axis: copies, sums, and messages for text that is not a shape."""
 
 import itertools
 import math
@@ -29,7 +29,7 @@ FITTING = [(a, b) for a, b in PAIRS if align(a, b).result is not None]
 
 
 def cells(picture, name):
-    """The cells of a grid in their order: (text, classes, whether there is a ring, tip)."""
+    """The cells of a grid in their order: (text, classes, True if there is a ring, tip)."""
     root = ElementTree.fromstring(picture.svg)
     [grid] = [group for group in root.iter(f"{SVG}g") if group.get("data-name") == name]
     found = []
@@ -97,7 +97,7 @@ def test_sources_and_summed_axes_agree_with_numpy(pair):
         stretched = np.broadcast_to(x, result)
         for place in itertools.product(*map(range, result)):
             assert stretched[place] == x[source_of(place, shape)]
-        # An axis that is summed is one along which the copies of a number lie: NumPy's step there is 0.
+        # The copies of a number lie along a summed axis: NumPy's stride there is 0.
         new, old = summed_axes(shape, result)
         lie = [axis for axis in range(len(result)) if stretched.strides[axis] == 0 and result[axis] != 1]
         if 0 not in result:
@@ -245,7 +245,7 @@ def test_shapes_as_people_type_them(text, shape):
 )
 def test_text_that_is_not_a_shape_gets_an_explanation(text, words):
     picture = explore_shapes(text, "(4,)")
-    if words is None:  # a bracket that is missing is forgiven
+    if words is None:  # a missing bracket is allowed
         assert picture.alt.startswith("Fits: (3, 4)")
         return
     assert words in picture.alt

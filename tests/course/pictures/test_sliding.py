@@ -22,7 +22,7 @@ SOBEL = np.array([[-1.0, 0, 1], [-2, 0, 2], [-1, 0, 1]])
 
 
 def titled(chart, title):
-    """The sheet under a title that starts so."""
+    """The sheet whose title starts with `title`."""
     [sheet] = [sheet for sheet in chart.areas if sheet.title.startswith(title)]
     return sheet
 

@@ -104,7 +104,7 @@ def test_a_score_of_one_sign_has_no_boundary():
 
 
 def test_the_line_keeps_its_kinks():
-    """Of a score that bends along a corner, the line bends there too, and within a fraction of a cell."""
+    """If the score bends along a corner, the line bends there too, within a fraction of a cell."""
     calls = []
 
     def score(point):

@@ -1,4 +1,4 @@
-"""Two runs in nine small curves: all metrics are drawn and said, short runs and what is no number too."""
+"""Two runs in nine small curves: all metrics are drawn and described, even for short runs and NaN."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Bars stand where their times say, on the lanes of their run, and the words tell the same."""
+"""Bars are placed by their times on the lanes of their run, and the words agree with them."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Pictures of the transformer's parts: what is drawn and said is what torch and transformers compute."""
+"""Pictures of the transformer's parts: drawn and described numbers equal those of torch and transformers."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The picture of a completion with turns: every token has its place, its colour and its number."""
+"""The picture of a completion with turns: every token has its position, its colour and its number."""
 
 import re
 from itertools import pairwise
