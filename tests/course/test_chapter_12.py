@@ -486,7 +486,7 @@ def by_allclose(ours, theirs, tolerance=1e-4):
         ("12.2", lambda name: "kit." + name, "gave 'kit.model.embed_tokens.weight'"),
         ("12.3", pops, "an array of float64 for 'a' (expected float32)"),
         ("12.3", lambda content: json.loads(content[8:]), "Numbers were read as header text."),
-        ("12.2", lambda name: chapter.kit_name(name.lstrip("model.")), "takes away *any* of these letters"),
+        ("12.2", lambda name: chapter.kit_name(name.lstrip("model.")), "removes *any* of these letters"),
         ("12.3", reads_length_from(1), "Its length takes 8 bytes"),
         ("12.3", reads_length_from(2), "Its length takes 8 bytes"),
         ("12.3", reads_kit_names, "Keep the names as they are in the file"),

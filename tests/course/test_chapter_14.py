@@ -374,7 +374,7 @@ def all_that_is_paid(reward, problem):
         ("14.2", lambda problems, completions: [float(c == p.answer) for p, c in zip(problems, completions)], "46 "),  # noqa: B905
         ("14.3", chapter.correct, "expected"),
         ("14.3", lambda problems, completions: [0.5 for _ in completions], "expected"),
-        ("14.4", guarded_eval, "`eval`, which runs or reads a stranger's text"),
+        ("14.4", guarded_eval, "`eval`, which runs or parses text that a model wrote"),
         ("14.4", lambda text, numbers, target: True, "gave True, expected False"),
         (
             "14.4",

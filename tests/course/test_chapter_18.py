@@ -371,7 +371,7 @@ def advantages_after_filtering(parts, params, step):
     ("number", "answer", "words"),
     [
         (1, one_generator, "different questions when it was asked for the same step again"),
-        (1, one_generator, "lives on from call to call"),
+        (1, one_generator, "keeps its state between calls"),
         (1, either_way_round, "change places"),
         (1, an_iterator, "which is not a list"),
         (1, seed_to_the_power, "the same questions for step 0 of seed 0 as for step 0 of seed 1"),

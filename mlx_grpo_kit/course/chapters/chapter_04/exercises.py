@@ -10,7 +10,7 @@ from mlx_grpo_kit.tensor import Tensor, mean, tanh
 
 
 def _counted(*shape):
-    """1, 2, 3 ... in an array of this shape: no two numbers alike, so that nothing is right by chance."""
+    """1, 2, 3 ... in an array of this shape: all numbers differ, so that nothing is right by chance."""
     return np.arange(1.0, np.prod(shape, dtype=int) + 1).reshape(shape)
 
 
@@ -215,7 +215,7 @@ SHAPE_OF_RESULT = Exercise(
                 "+ result.append(max(m, n))",
                 message=(
                     "The larger length is right if two lengths fit, but 4 and 3 do not fit: nothing says which of "
-                    "the 4 belongs to which of the 3."
+                    "the 4 numbers belongs to which of the 3."
                 ),
                 hint=2,
             ),

@@ -26,7 +26,7 @@ OUT = -float("inf")
 
 
 def _floats(rng, *shape):
-    """Random numbers with the largest and smallest anywhere."""
+    """Random numbers whose largest and smallest are at random positions."""
     return mx.array(rng.normal(size=shape).astype(np.float32) * 2)
 
 
@@ -681,7 +681,7 @@ TOP_P = Exercise(
         *slips(
             apply_top_p,
             Slip(
-                "not counted anew",
+                "not normalized again",
                 "- probs = mx.softmax(logprobs, axis=-1)",
                 "+ probs = mx.exp(logprobs)",
                 message=(

@@ -569,7 +569,7 @@ def reaches(text, numbers, target):
 def _verdict_without_eval(function, *arguments):
     names = _names_in(function) & {"eval", "exec", "compile", "literal_eval", "subprocess", "sympify"}
     if names:
-        return Told(f"a verdict by `{min(names)}`, which runs or reads a stranger's text")
+        return Told(f"a verdict by `{min(names)}`, which runs or parses text that a model wrote")
     verdict = function(*arguments)
     return bool(verdict) if isinstance(verdict, (bool, np.bool_, int, float)) and verdict in (0, 1) else verdict
 
@@ -987,7 +987,7 @@ WELL_FORMED = Exercise(
                 "words after it",
                 '- good = text.startswith("<think>") and text.endswith("</answer>")',
                 '+ good = text.startswith("<think>")',
-                message="Your answer pays for a text that goes on after the form.",
+                message="Your answer pays for a text that continues after the form.",
             ),
             Slip(
                 "tags not counted",

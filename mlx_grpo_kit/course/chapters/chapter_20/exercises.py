@@ -475,7 +475,7 @@ ADVANTAGES = Exercise(
                 "+ return (centred / (groups.std(axis=0, ddof=1, keepdims=True) + 1e-4)).reshape(-1)",
             ),
             shape=(
-                "as many groups as each group should have members",
+                "the group size as the number of groups",
                 "- groups = rewards.reshape(-1, group)",
                 "+ groups = rewards.reshape(group, -1)",
             ),
@@ -1308,7 +1308,7 @@ RUN_2 = _mystery(
     N="Read the numbers at the axes: one curve is several times the healthy one, from the first step on.",
     F="F makes gradients 7% longer. Here the factor is about four.",
     E="E's gradient is not a number, and the run ends after one step.",
-    L="In L, rewards and right answers part. Here they agree.",
+    L="In L, rewards and right answers move apart. Here they agree.",
     M="M makes gradients 1.5 times as long. Here the factor is about four.",
 )
 RUN_3 = _mystery(

@@ -728,7 +728,7 @@ CHUNKED = Exercise(
         *drawn(1, lambda rng: _draw_chunks(rng, 64, 8192, 512), seed=3),
     ),
     run=_table_limits,
-    work=120,  # scipy.special.logsumexp takes 40 times as many steps, single rows in the case of 2048 rows 500 times
+    work=120,  # times the solution's steps: scipy.special.logsumexp takes 40, single rows take 500 for 2048 rows
     mistakes=(
         *slips(
             chunked_logsumexp,

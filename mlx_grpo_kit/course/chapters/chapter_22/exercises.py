@@ -679,7 +679,7 @@ POISON = Exercise(
     ),
     mistakes=(
         Mistake(
-            "all go on",
+            "all continue",
             _all_go_on,
             "After an error the next operation is still called. An `optim_step` would then take its step with half a "
             "gradient.",

@@ -124,7 +124,7 @@ def make_model(folder: Path | str, seed: int = 0, **settings: int) -> Path:
 
 
 def made_config(tokenizer: Tokenizer, **settings: int) -> Qwen3Config:
-    """Qwen3-0.6B's configuration in small: its ratio of heads, its tied embedding, and unused vocabulary rows."""
+    """Qwen3-0.6B's configuration, scaled down: its ratio of heads, its tied embedding, and unused vocabulary rows."""
     small = {
         "vocab_size": -(-tokenizer.vocab_size // 128) * 128,
         "hidden_size": 128,

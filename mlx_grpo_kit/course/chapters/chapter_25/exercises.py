@@ -1095,7 +1095,7 @@ LOCK = Exercise(
             "below zero",
             "- return max(1 - (self.tries - 1) / 10, 0.0) if self.is_open else 0.0",
             "+ return 1 - (self.tries - 1) / 10 if self.is_open else 0.0",
-            message="After many tries the reward is below 0. It ends at 0.",
+            message="After many tries the reward is below 0. It should stop at 0.",
             hint=4,
         ),
         Slip(
@@ -1257,7 +1257,7 @@ FAIR_REWARD = Exercise(
             "below zero",
             "- return max(1.0 - 0.1 * max(calls - 1, 0), 0.0)",
             "+ return 1.0 - 0.1 * max(calls - 1, 0)",
-            message="With many calls the reward is below 0. It ends at 0.",
+            message="With many calls the reward is below 0. It should stop at 0.",
             hint=2,
         ),
         Slip(
