@@ -31,4 +31,4 @@ def test_the_shape_explorer_follows_its_controls_in_the_browser(open_notebook):
     b.press("Enter")
     status.filter(has_text="b = 'two by three' is not a shape: 'two' is not a number").wait_for()
     notebook.run_cell(1)
-    notebook.wait_for_text(1, "that is not a number")
+    notebook.wait_for_text(1, "is not a number")
