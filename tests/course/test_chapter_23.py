@@ -305,7 +305,7 @@ def test_a_task_without_a_seed():
     task, rng = Addition(), np.random.default_rng()
     sample = task.sample
     task.sample = lambda _, n: sample(rng, n)
-    assert "other problems for the same seed" in words_of(task, "seeds")
+    assert "different problems for the same seed" in words_of(task, "seeds")
 
 
 def test_problems_that_occur_twice():
