@@ -154,7 +154,7 @@ class Pool:
         return self.pool.submit(function)
 
 
-class WithACondition:
+class WorkerWithCondition:
     def __init__(self):
         self.waiting, self.changed = deque(), threading.Condition()
         threading.Thread(target=self.work, daemon=True).start()
@@ -289,7 +289,7 @@ def async_by_recursion(write, learn, num_steps, max_lag):
 
 OTHERS = [
     ("22.1", Pool),
-    ("22.1", WithACondition),
+    ("22.1", WorkerWithCondition),
     ("22.2", ReplacingBackend),
     ("22.2", WithOptim),
     ("22.3", schedule_by_recursion),
@@ -322,7 +322,7 @@ class TwoThreads(chapter.Worker):
             threading.Thread(target=self.work, daemon=True).start()
 
 
-class InTurnByALock:
+class ThreadsInTurn:
     """A thread per function; a lock makes the threads take turns."""
 
     def __init__(self):
@@ -339,7 +339,7 @@ class InTurnByALock:
         return future
 
 
-class NoneIsNoResult(chapter.Worker):
+class SkipsResultsOfNone(chapter.Worker):
     def work(self):
         while True:
             future, function = self.queue.get()
@@ -348,7 +348,7 @@ class NoneIsNoResult(chapter.Worker):
                 future.set_result(result)
 
 
-class OneKindOfError(chapter.Worker):
+class CatchesOneKindOfError(chapter.Worker):
     def work(self):
         while True:
             future, function = self.queue.get()
@@ -378,7 +378,7 @@ class EndsWhenIdle(chapter.Worker):
                 future.set_exception(error)
 
 
-class AllAtTheEnd(chapter.Worker):
+class ResultsAtTheEnd(chapter.Worker):
     """A worker that sets all results once nothing waits any more."""
 
     def work(self):
@@ -408,14 +408,14 @@ class ResultsForFutures(Pool):
         return 3
 
 
-class StepsEveryTime(ReplacingBackend):
+class StepsInForwardBackward(ReplacingBackend):
     def forward_backward(self, batch):
         future = super().forward_backward(batch)
         self.optim_step()
         return future
 
 
-class WaitsForIt(ReplacingBackend):
+class WaitsForItsResult(ReplacingBackend):
     """A backend that waits for its own results, which hangs unless the worker raises an error."""
 
     def forward_backward(self, batch):
@@ -586,15 +586,15 @@ def three_moments(write, learn, num_steps, max_lag):
 
 WRONG = [
     ("22.1", TwoThreads, "functions called at the same time|expected"),
-    ("22.1", InTurnByALock, "3 threads that called functions"),
-    ("22.1", NoneIsNoResult, "not set yet when the next function began"),
-    ("22.1", OneKindOfError, r"'raised: function 0', 10, 'never set', 'never set'\]"),
+    ("22.1", ThreadsInTurn, "3 threads that called functions"),
+    ("22.1", SkipsResultsOfNone, "not set yet when the next function began"),
+    ("22.1", CatchesOneKindOfError, r"'raised: function 0', 10, 'never set', 'never set'\]"),
     ("22.1", EndsWhenIdle, r"called in this order: \[0\], results: \[0, 'never set'\]"),
-    ("22.1", AllAtTheEnd, "not set yet when the next function began"),
+    ("22.1", ResultsAtTheEnd, "not set yet when the next function began"),
     ("22.1", KeepsTheProgramAlive, "not made with `daemon=True`"),
     ("22.1", ResultsForFutures, r"something without a `.result\(\)`"),
-    ("22.2", StepsEveryTime, "operations submitted to the worker"),
-    ("22.2", WaitsForIt, "waited for a result, but it has to return the future"),
+    ("22.2", StepsInForwardBackward, "operations submitted to the worker"),
+    ("22.2", WaitsForItsResult, "waited for a result, but it has to return the future"),
     ("22.2", ZeroForNone, "a `.grad` that is not None after the step"),
     ("22.2", CountedAhead, "`steps` at 1 before the worker had started"),
     ("22.2", TensorLoss, "a tensor instead of a number"),

@@ -248,7 +248,7 @@ def names_another_value(model, inputs, labels, learning_rate):
     return loss.data
 
 
-class WithoutChance(chapter_03.Neuron):
+class EqualWeights(chapter_03.Neuron):
     def __init__(self, nin, nonlin=True):
         super().__init__(nin, nonlin)
         self.w = [Value(0.5) for _ in range(nin)]
@@ -259,18 +259,18 @@ class ReluAtTheEnd(chapter_03.MLP):
         return super().__call__(x).relu()
 
 
-class LinearUnlessAsked(chapter_03.Neuron):
+class LinearByDefault(chapter_03.Neuron):
     def __init__(self, nin, nonlin=False):
         super().__init__(nin, nonlin)
 
 
-class GrowsByItsBias(chapter_03.Neuron):
+class AppendsItsBias(chapter_03.Neuron):
     def parameters(self):
         self.w.append(self.b)
         return self.w
 
 
-class AnswersAsBefore(chapter_03.Layer):
+class RemembersItsOutputs(chapter_03.Layer):
     def __call__(self, x):
         self.outputs = getattr(self, "outputs", None) or super().__call__(x)
         return self.outputs
@@ -300,14 +300,14 @@ def one_value_for_each_number(x):
     return REMEMBERED_VALUES.setdefault(x.data, chapter_02.softplus(x))
 
 
-class NarrowStart(chapter_03.Neuron):
+class NarrowInitialWeights(chapter_03.Neuron):
     def __init__(self, nin, nonlin=True):
         super().__init__(nin, nonlin)
         for w in self.w:
             w.data *= 0.7
 
 
-class CutsItsScore(chapter_03.MLP):
+class DetachesItsScore(chapter_03.MLP):
     def __call__(self, x):
         return Value(super().__call__(x).data)
 
@@ -343,7 +343,7 @@ REFUSED = [
     ("02.4", lambda order: chapter_02.backward(order) if len(order) > 1 else None, "`a`"),
     ("02.5", one_value_for_each_number, "whose parent is not the given x but another Value"),
     ("02.6", AddsInPlace, "(3 + b)"),
-    ("03.2", NarrowStart, "expected -1 to 1"),
+    ("03.2", NarrowInitialWeights, "expected -1 to 1"),
     ("03.4", InsertsTheFirstSize, "work on a copy"),
     ("01.1", over_the_rounded_way, "Divide by h"),
     ("01.1", over_the_length, "Divide by h itself"),
@@ -370,10 +370,10 @@ REFUSED = [
     ("02.4", times_the_parents_grad, "the value's own grad"),
     ("02.4", with_the_kits_backward, "you are writing it"),
     ("02.5", composed, "Write one new operation instead"),
-    ("03.2", WithoutChance, "stay alike"),
-    ("03.2", LinearUnlessAsked, "no kink"),
-    ("03.2", GrowsByItsBias, "Create a new list"),
-    ("03.3", AnswersAsBefore, "`Layer(2, 3, True, [1, -2])`"),
+    ("03.2", EqualWeights, "stay alike"),
+    ("03.2", LinearByDefault, "no kink"),
+    ("03.2", AppendsItsBias, "Create a new list"),
+    ("03.3", RemembersItsOutputs, "`Layer(2, 3, True, [1, -2])`"),
     ("03.4", LinearAtWidthOne, "Choose by the position of the layer"),
     ("03.4", ReluAtTheEnd, "The last layer has no relu"),
     ("03.6", with_pythons_max, "`(1 - label * score).relu()` is max(0, ...)"),
@@ -464,7 +464,7 @@ def share_right(scores):
 
 
 def test_a_cut_score_does_not_get_the_message_about_gradients():
-    assert "Asking for a score" not in check("03.4", CutsItsScore).text
+    assert "Asking for a score" not in check("03.4", DetachesItsScore).text
 
 
 @pytest.mark.parametrize("seed", [0, 4, 7])

@@ -180,17 +180,17 @@ def test_an_argument_that_is_put_into_itself():
     assert "gave a list or a dictionary that contains itself" in exercise.examine(answer).message
 
 
-class NoWordsError(Exception):
+class UnprintableError(Exception):
     def __str__(self):
         raise ValueError("no words")
 
 
-class NotWordsError(Exception):
+class NonTextError(Exception):
     def __str__(self):
         return 7
 
 
-class ExitOfItsOwn(BaseException):
+class OwnExit(BaseException):
     pass
 
 
@@ -201,9 +201,9 @@ def exception_group():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (NoWordsError, "raised NoWordsError: (its text cannot be shown). Expected 6.1"),
-        (NotWordsError, "raised NotWordsError: (its text cannot be shown)"),
-        (ExitOfItsOwn, "raised ExitOfItsOwn: . Expected 6.1"),
+        (UnprintableError, "raised UnprintableError: (its text cannot be shown). Expected 6.1"),
+        (NonTextError, "raised NonTextError: (its text cannot be shown)"),
+        (OwnExit, "raised OwnExit: . Expected 6.1"),
         (GeneratorExit, "raised GeneratorExit"),
         (lambda: ValueError("x" * 10**7), "raised ValueError: xxx"),
         (lambda: SystemExit("a\n" * 10**6), "raised SystemExit: a"),
