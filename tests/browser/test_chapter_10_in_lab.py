@@ -48,6 +48,6 @@ def test_only_the_distance_moves_the_product_and_gates_and_norms_follow(open_not
     notebook.wait_for_words("A gate of 2.10: silu is 1.87")
 
     press = open_panel(notebook, "draw_norms([a, b, c]")
-    notebook.wait_for_words("RMSNorm makes 0.33, \N{MINUS SIGN}0.33, 1.67 of it")
+    notebook.wait_for_words("RMSNorm turns it into 0.33, \N{MINUS SIGN}0.33, 1.67")
     press("eps", "End")
-    notebook.wait_for_words("RMSNorm makes 0.10, \N{MINUS SIGN}0.10, 0.48 of it")
+    notebook.wait_for_words("RMSNorm turns it into 0.10, \N{MINUS SIGN}0.10, 0.48")
