@@ -791,7 +791,7 @@ HINGE = Exercise(
 
 
 def train_step(model, inputs, labels, learning_rate):
-    """One step of gradient descent on the hinge loss. Returns the loss before the step, a number."""
+    """One gradient step on the hinge loss. Returns the loss before the step, a number."""
     loss = hinge([model(x) for x in inputs], labels)
     model.zero_grad()
     loss.backward()

@@ -115,7 +115,7 @@ DO_THEY_FIT = Exercise(
 
 
 def broadcast_shape(a, b):
-    """The shape of x + y for an x of shape a and a y of shape b, a tuple; None if they do not fit."""
+    """The shape of x + y, a tuple, for x of shape a and y of shape b; None if they do not fit."""
     longest = max(len(a), len(b))
     a = (1,) * (longest - len(a)) + tuple(a)
     b = (1,) * (longest - len(b)) + tuple(b)

@@ -173,7 +173,7 @@ SILU = Exercise(
 
 
 def max_backward(g, x):
-    """The gradient of x [R, C], from the gradient g [R] of each row's largest number. Ties share."""
+    """The gradient of x [R, C], from the gradient g [R] of the rows' maxima. Ties share."""
     wins = x == x.max(axis=1, keepdims=True)
     share = wins / wins.sum(axis=1, keepdims=True)
     return g[:, None] * share
