@@ -1,4 +1,4 @@
-"""The dashboard in JupyterLab during a run: every control by mouse and keyboard, dragging, and rewinding."""
+"""The dashboard in JupyterLab while a run goes on: every control by mouse and keyboard, dragging, rewinding."""
 
 import io
 import random
@@ -288,7 +288,7 @@ def test_a_finger_drags_the_cursor_and_a_reloaded_page_shows_the_run(open_notebo
 
 
 def sides_of_the_ring(page, node):
-    """Return the sides of an element on which its focus ring is visible, at the middle of each side."""
+    """The sides of an element at whose middle its focus ring is visible."""
     box = node.bounding_box()
     clip = {"x": box["x"] - 4, "y": box["y"] - 4, "width": box["width"] + 8, "height": box["height"] + 8}
     pixels = matplotlib.image.imread(io.BytesIO(page.screenshot(clip=clip)))[:, :, :3]

@@ -49,7 +49,7 @@ def test_neither_a_new_picture_nor_a_message_moves_the_page(open_notebook):
     complaint = live.get_by_text("expected digits")
     complaint.wait_for()
     assert notebook.page.evaluate(PLACES) == pytest.approx(places, abs=1)
-    # The message is readable: nothing covers it, and it covers the picture, with its own background.
+    # It can be read: nothing covers it, and it covers the picture with a background of its own.
     box = complaint.bounding_box()
     assert box["y"] + box["height"] > picture.bounding_box()["y"]
     seen = "([x, y]) => document.elementFromPoint(x, y).textContent"
