@@ -106,7 +106,6 @@ def test_the_still_picture_has_a_description(run, microscope):
         assert f">{each.completion}<" in picture.svg
     clipped = sum(clip != 0 for tokens in reading["tokens"] for clip in tokens["clips"])
     assert f"{clipped} tokens of this group clipped" in picture.alt
-    assert (
-        picture.alt.count("(clipped") == picture.svg.count(" clipped</text>") - 1 == clipped > 0
-    )  # and once in the heading
+    # The word is once in the heading, too.
+    assert picture.alt.count("(clipped") == picture.svg.count(" clipped</text>") - 1 == clipped > 0
     assert f"Mean reward {np.mean([each.reward for each in group]):#.3g}" in picture.alt
