@@ -109,7 +109,7 @@ def paired(
             began = time.perf_counter()
             params = _trained(version, seed, name)
             spent += time.perf_counter() - began
-            report[name].append(round(held_out_accuracy(params, problems, on=on), 4))
+            report[name].append(round(held_out_accuracy(params, problems, on=on), 3))  # as printed
             marks[name][int(seed)] = _mark(params)
         if len(kept) < 2:
             kept.append(copied(params))
@@ -245,7 +245,7 @@ def _complaint(answer: Any, id: str) -> str | None:
 
 def _repeated(run: Run) -> str | None:
     """What is wrong with one more run of each version: `after` with a seed of the report, `before` with a new one."""
-    print(f"check trains both versions once more, which takes about {run.seconds:.0f} seconds ...")
+    print(f"check trains both versions once more (seconds: about {run.seconds:.0f}) ...")
     old, new = run.seeds[0], max(run.seeds) + 1
     found = {}
     for name, version, seed in (("after", run.after, old), ("before", run.before, new)):
