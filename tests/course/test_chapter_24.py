@@ -858,6 +858,13 @@ def rewards_of_another_task(task, problem, text):
     return float(training.task().is_correct(problem, text))
 
 
+def divided_by_nothing(rewards, size):
+    groups = np.reshape(rewards, (-1, size))
+    spread = groups.std(axis=1, keepdims=True) + (1e-9 if np.ptp(groups, axis=1).any() else 0)
+    with np.errstate(all="ignore"):
+        return ((groups - groups.mean(axis=1, keepdims=True)) / spread).ravel()
+
+
 def filtered_without_a_guard(config, params, tokenizer, task, seed):
     """It leaves out the rows without an advantage, and fails where none is left."""
     rng = np.random.default_rng(seed)
@@ -887,6 +894,7 @@ def filtered_without_a_guard(config, params, tokenizer, task, seed):
         (grpo(pushes=lambda rewards, size: rewards), training.NO_BASELINE),
         (grpo(pushes=lambda rewards, size: np.negative(minus_the_mean(rewards, size))), training.WRONG_WAY),
         (filtered_without_a_guard, "skip the update, and yield the same parameters once more"),
+        (grpo(groups=(4, 8), pushes=divided_by_nothing), "not finite after a step in which all answers"),
     ],
     ids=[
         "sums",
@@ -901,6 +909,7 @@ def filtered_without_a_guard(config, params, tokenizer, task, seed):
         "no baseline",
         "sign",
         "no row left",
+        "divided by 0",
     ],
 )
 def test_loops_that_learn_from_something_else_are_refused(train, verdict, monkeypatch):

@@ -51,7 +51,7 @@ NO_BASELINE = Told("new parameters although `task.is_correct` said True to every
 TORN = Told(
     "new parameters although all answers to a question got the same reward (1 for some questions, 0 for the others)"
 )
-BRUTE_FORCE = Told("questions to `task.is_correct` about texts that this policy hardly ever writes")
+BRUTE_FORCE = Told("a run that asks `task.is_correct` about texts that this policy hardly ever writes")
 WRONG_WAY = Told("a policy that writes the texts that are rewarded less often than before")
 
 
@@ -179,7 +179,7 @@ def by_question(problem: Problem, text: str) -> bool:
 
 
 def by_last_digit(problem: Problem, text: str) -> bool:
-    """A text is right if its last digit is one of LUCKY: no sum of the two numbers says so."""
+    """A text is right if its last digit is one of LUCKY, which no prompt gives away."""
     return text[-1:] != "" and text[-1] in LUCKY
 
 
@@ -314,12 +314,15 @@ def _other_rewards(train: Callable[..., Any]) -> Told | None:
 def _way_of(train: Callable[..., Any], rule: Rule, most: int) -> float | Told:
     """How far three steps lead whose rewards a rule gives; or words for parameters or an error that they end with."""
     _, start = model()
-    moved, steps = 0.0, 0
+    moved = 0.0
     try:
         for params in islice(_start(train, 1, exam=ClosedExam(rule, most)), 3):
             if (complaint := misfit(params, start)) is not None:
-                return complaint
-            moved, steps = max(moved, distance(params, start)), steps + 1
+                return Misfit(
+                    f"{complaint} after a step in which all answers to each question got the same reward. The standard "
+                    "deviation of such a group is 0: add a small number before you divide by it"
+                )
+            moved = max(moved, distance(params, start))
     except EnoughError:  # it draws until a group has different rewards, and has learned nothing until then
         return moved
     except (PeekError, AnswerError):
@@ -365,7 +368,7 @@ def _unlikely(judged: Sequence[tuple[str, str]], params: Mapping[str, mx.array])
     config, _ = model()
     tokenizer, rows = load_tokenizer(TINY), []
     limit, end = Addition().max_completion_length, [*tokenizer.eos_token_ids][:1]
-    for prompt, text in {*judged}:
+    for prompt, text in sorted({*judged}):
         try:
             tokens = tokenizer.encode(text)
         except (ValueError, KeyError, TypeError):
