@@ -39,7 +39,7 @@ from mlx_grpo_kit.runs.diagnosis import diagnose
 from mlx_grpo_kit.runs.record import RunRecord
 from mlx_grpo_kit.viz.live.background import BackgroundRun
 from mlx_grpo_kit.viz.live.pace import next_frame
-from mlx_grpo_kit.viz.live.plot import _notebook_shell
+from mlx_grpo_kit.viz.live.plot import notebook_shell
 from mlx_grpo_kit.viz.picture import Picture, as_picture, still
 
 KEEP = 64  # completions per step
@@ -164,7 +164,7 @@ class Dashboard(BrowserWidget):
         Raises:
             TypeError: the source is a record, which does not train.
         """
-        if _notebook_shell() is not None:
+        if notebook_shell() is not None:
             self._ipython_display_()
         return self._go_on()
 

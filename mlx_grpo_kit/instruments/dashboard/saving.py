@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mlx_grpo_kit.runs.record import RunRecord
 from mlx_grpo_kit.runs.shelf import SavedRun, Shelf
-from mlx_grpo_kit.viz.live.plot import _notebook_shell
+from mlx_grpo_kit.viz.live.plot import notebook_shell
 
 AGAIN = "Dashboard.open() shows it again, even after a restart of the kernel."
 
@@ -29,7 +29,7 @@ class Saving:
         self.shelf: Shelf | None = None
         if not isinstance(save_to, bool):
             self.shelf = Shelf(save_to)
-        elif save_to and _notebook_shell() is not None:
+        elif save_to and notebook_shell() is not None:
             self.shelf = Shelf()
         self.complaint = ""
         self._saved: SavedRun | None = None

@@ -236,7 +236,7 @@ class LivePlot:
             return
         self._running, self._next_frame = True, 0.0
         self._started = time.monotonic() - self._seconds  # a continued run adds to its time
-        shell = _notebook_shell()
+        shell = notebook_shell()
         if shell is None:
             return
         self._view = NotebookView(run)
@@ -298,7 +298,7 @@ def _one_for_each_prompt(completions: Iterable[Any], count: int) -> list[Any]:
     return list(first.values())[:count]
 
 
-def _notebook_shell() -> Any | None:
+def notebook_shell() -> Any | None:
     """Return the IPython shell of a Jupyter kernel, or None in a script or a terminal."""
     ipython = sys.modules.get("IPython")  # a script that has not imported IPython is not running in it
     shell = ipython.get_ipython() if ipython is not None else None
