@@ -12,15 +12,17 @@ from mlx_grpo_kit.runs.symptoms_of_sampling import SCORED_MINUS_SAMPLED
 SMOOTHING = 0.8
 THROUGHPUT, EITHER = "tokens_per_second", "clip_ratio/region_mean"
 MEMORY = "peak_memory_gb"
+LOWEST, HIGHEST = "reward_min", "reward_max"  # of the completions of a step
 HELD_OUT = "eval/accuracy"
 MOST_PANELS = 40  # of a reader's own metrics, and of the curves that open on demand
 # Metrics of the kit; every other one is the reader's own.
 KITS = re.compile(
     "(rewards|completions|clip_ratio|sampling|tools|dynamic_sampling|gradients|eval|vespo)/.+|reward|reward_std|"
-    "frac_reward_zero_std|entropy|entropy_coef|kl|loss|policy_loss|grad_norm|learning_rate|step_time|lag|branch|"
-    f"cispo_clip_ratio|{THROUGHPUT}|{MEMORY}"
+    f"{LOWEST}|{HIGHEST}|frac_reward_zero_std|entropy|entropy_coef|kl|loss|policy_loss|grad_norm|learning_rate|"
+    f"step_time|lag|branch|cispo_clip_ratio|{THROUGHPUT}|{MEMORY}"
 )
-NEVER = re.compile("gradients/.+|rewards/.+/(mean|std)|entropy_coef|branch")  # has no curve of its own
+# These have no curve of their own.
+NEVER = re.compile(f"gradients/.+|rewards/.+/(mean|std)|{LOWEST}|{HIGHEST}|entropy_coef|branch")
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class RunPanel:
         title: above it.
         lines: words -> metric, each a line.
         spread: the metric of a standard deviation around the first line, or "".
+        within: two metrics that limit the band of `spread`, where they were measured.
         between: two metrics, the lower and upper edge of a band.
         smoothing: weight of the past in the line over the values; 0 where they are no measurements.
         empty: what stands there while no value has come.
@@ -41,6 +44,7 @@ class RunPanel:
     title: str
     lines: Mapping[str, str]
     spread: str = ""
+    within: tuple[str, str] = ("", "")
     between: tuple[str, str] | None = None
     smoothing: float = SMOOTHING
     empty: str = "no values yet"
@@ -76,7 +80,8 @@ def _main_panels(metrics: Sequence[str]) -> list[RunPanel]:
             "reward",
             {"mean": "reward"} | rewards,
             spread="reward_std",
-            help="of all completions of a step; the band is one standard deviation to both sides",
+            within=(LOWEST, HIGHEST),
+            help="of all completions of a step; the band is one standard deviation to both sides, within their range",
         ),
         *_held_out(metrics),
         RunPanel("entropy", {"mean": "entropy"}, help="of the next token's distribution; near 0 nothing new is tried"),
@@ -137,5 +142,6 @@ def metrics_of(record: RunRecord) -> list[str]:
 
 def names_of(panels: Sequence[RunPanel]) -> list[str]:
     """The metrics that panels show, each once."""
-    names = [name for panel in panels for name in (*panel.lines.values(), panel.spread, *(panel.between or ()))]
+    parts = [(*panel.lines.values(), panel.spread, *panel.within, *(panel.between or ())) for panel in panels]
+    names = [name for part in parts for name in part]
     return [name for name in dict.fromkeys(names) if name]
