@@ -143,6 +143,7 @@ class Plane:
         self.numbers = numbers
         self.lines: dict[str, tuple[list[float], list[float]]] = {}  # label -> the drawn points
         self.labels: list[tuple[str, str, str, str]] = []  # of the legend: words, colour, style, marker
+        self._drawn: list[tuple[list[float], list[float]]] = []  # all lines, those without a label too
         self._inside: list[str] = []
         self._above: list[str] = []  # not cut off at the limits
         self._along = _scale(self.x, log_x, 0, width)
@@ -165,6 +166,7 @@ class Plane:
         `halo` adds an edge of the page's colour, which separates the line from values of the same colour below it.
         """
         xs, ys = list(xs), list(ys)
+        self._drawn.append((xs, ys))
         path, pen_down = [], False
         for x, y in zip(xs, ys, strict=True):
             place = self._at(x, y)
@@ -248,9 +250,9 @@ class Plane:
             self._above.append(text(left + 33, y + size * 0.36, words, size=size))
 
     def _covered(self, left: float, top: float, wide: float, high: float) -> int:
-        """How many points of the labelled lines, two pixels apart, are inside of a rectangle."""
+        """How many points of the lines, two pixels apart, are inside of a rectangle."""
         count = 0
-        for xs, ys in self.lines.values():
+        for xs, ys in self._drawn:
             points = [self._at(x, y) for x, y in zip(xs, ys, strict=True)]
             for one, other in itertools.pairwise(points):
                 if one is None or other is None:
