@@ -179,3 +179,11 @@ def test_the_band_of_the_reward_stays_within_the_rewards_of_its_steps(fake):
 def with_spread(step, spread, *left_out):
     metrics = {name: value for name, value in step.metrics.items() if name not in left_out}
     return SimpleNamespace(step=step.step, metrics=metrics | {"reward_std": spread})
+
+
+def test_curves_of_the_trainer_have_names_that_fit_and_differ():
+    metrics = {"reward", "step_time", "clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean", MEMORY}
+    metrics |= {f"sampling/sampling_logp_difference/{which}" for which in ("mean", "max")}
+    titles = [panel.title for panel in run_panels([*metrics, "tokens_per_second"])]
+    assert len({*titles}) == len(titles)
+    assert max(map(len, titles)) <= 30, "as wide as a small curve"

@@ -63,11 +63,21 @@ def run_panels(metrics: Sequence[str]) -> list[RunPanel]:
     return panels + sorted(more, key=lambda panel: panel.title not in _TITLES.values())[:MOST_PANELS]
 
 
-_TITLES = {"eval/reward": "held-out reward", "step_time": "seconds a step", MEMORY: "memory, GB", "loss": "loss"}
+_TITLES = {
+    "eval/reward": "held-out reward",
+    "step_time": "seconds a step",
+    MEMORY: "memory, GB",
+    "loss": "loss",
+    EITHER: "clipped, low or high",
+    SCORED_MINUS_SAMPLED: "scored minus sampled, mean",
+    SCORED_MINUS_SAMPLED.replace("/mean", "/max"): "scored minus sampled, largest",
+}
 _HELP = {
     "eval/reward": "the mean reward on problems that training never sees",
     "step_time": "from the first token that is sampled to the updated policy; not the time of held-out problems",
     MEMORY: "the most that MLX's arrays took at once in the step, with the snapshots that a run is turned back to",
+    SCORED_MINUS_SAMPLED: "of the tokens' log-probabilities; should be 0",
+    SCORED_MINUS_SAMPLED.replace("/mean", "/max"): "of the tokens' log-probabilities; should be 0",
     "loss": "near 0 by construction: a group's advantages sum to 0. Its slope counts, not its height",
 }
 
