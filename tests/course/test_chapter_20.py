@@ -23,6 +23,9 @@ from mlx_grpo_kit.course.chapters.chapter_20.museum import (
 )
 from mlx_grpo_kit.course.chapters.chapter_20.pictures.symptoms import PANELS
 from mlx_grpo_kit.course.chapters.chapter_20.record import LONG_KEPT, LONG_STEPS, _rounded, groups_of, long_steps_of
+from mlx_grpo_kit.grpo import GRPOConfig
+from mlx_grpo_kit.grpo.learners import MLXAtOnce
+from mlx_grpo_kit.grpo.step import draw_batch, grpo_step
 from mlx_grpo_kit.qwen3 import load_tokenizer
 from mlx_grpo_kit.runs.diagnosis import findings
 from mlx_grpo_kit.runtime import mx
@@ -43,14 +46,14 @@ def model():
 # -- the healthy loop, against torch ----------------------------------------------------------------------------------
 
 
-def test_healthy_advantages_are_torchs():
+def test_healthy_advantages_equal_torchs():
     rewards = np.random.default_rng(0).normal(size=24)
     groups = torch.tensor(rewards).reshape(-1, 4)
     right = (groups - groups.mean(1, keepdim=True)) / (groups.std(1, keepdim=True) + 1e-4)
     np.testing.assert_allclose(loop.advantages(rewards, 4), right.reshape(-1))
 
 
-def test_healthy_loss_and_gradient_are_torchs():
+def test_healthy_loss_and_gradient_equal_torchs():
     rng = np.random.default_rng(1)
     logps, old, ref = (rng.normal(-1, 0.5, (3, 5)).astype(np.float32) for _ in range(3))
     advantages = np.array([1.0, -1.0, 0.5], np.float32)
@@ -68,7 +71,7 @@ def test_healthy_loss_and_gradient_are_torchs():
     np.testing.assert_allclose(np.array(grad), theirs.grad.numpy(), rtol=1e-4, atol=1e-6)
 
 
-def test_one_micro_batch_or_four_make_one_gradient(model, monkeypatch):
+def test_one_and_four_micro_batches_give_the_same_gradient(model, monkeypatch):
     norms = []
     for pieces in (1, 4, 16):
         monkeypatch.setattr(loop, "MICRO_BATCHES", pieces)
@@ -76,7 +79,27 @@ def test_one_micro_batch_or_four_make_one_gradient(model, monkeypatch):
     assert norms[1:] == pytest.approx([norms[0]] * 2, rel=1e-4)
 
 
-def test_the_policy_that_was_given_stays_as_it_was(model):
+@pytest.mark.parametrize("letter", ["healthy", "C", "I"])
+def test_the_healthy_functions_give_the_gradient_of_the_trainers_learner(letter, model, monkeypatch):
+    """From the same policy and batch, in the page's own step; the temperature and the sum of micro-batches tell."""
+    steps = []
+    monkeypatch.setattr(loop, "grpo_step", lambda *step: steps.append(step) or grpo_step(*step))
+    functions = BUGS[letter].functions() if letter in BUGS else loop.Functions()
+    next(loop.train(*model, 1, functions))
+    [(parts, policy, _, _)] = steps
+    batch = draw_batch(parts, policy, 1)
+    args = GRPOConfig(
+        num_generations=loop.GROUP, per_device_train_batch_size=32, gradient_accumulation_steps=4, loss_type="dapo",
+        temperature=loop.TEMPERATURE, epsilon=loop.EPSILON, beta=loop.BETA,
+    )  # fmt: skip
+    learner = MLXAtOnce(policy.config, args, args.loss(4))
+    found, expected = (one.gradient(policy, *one.prepare(policy, batch))[0] for one in (parts.learner, learner))
+    apart = max(float(mx.abs(found[name] - expected[name]).max()) for name in expected)
+    largest = max(float(mx.abs(value).max()) for value in expected.values())
+    assert (apart < 1e-3 * largest) == (letter == "healthy")
+
+
+def test_the_given_policy_does_not_change(model):
     before = {name: np.array(value) for name, value in model[1].items()}
     for _ in loop.train(*model, 2):
         pass
@@ -100,8 +123,8 @@ def test_every_bug_is_an_edit_with_threads_and_words():
 
 @pytest.mark.parametrize("letter", ["healthy", *BUGS])
 def test_the_first_step_of_a_stored_run_repeats(letter, model):
-    parts = BUGS[letter].parts() if letter in BUGS else loop.Parts()
-    metrics = next(loop.train(*model, 1, parts)).metrics
+    functions = BUGS[letter].functions() if letter in BUGS else loop.Functions()
+    metrics = next(loop.train(*model, 1, functions)).metrics
     for name in PANELS:
         stored, now = CURVES[letter][name][0], _rounded(metrics[name])
         assert stored == now or stored == pytest.approx(now, abs=2e-3), (letter, name)
@@ -113,8 +136,8 @@ def end(run, name):
 
 @pytest.mark.parametrize(("letter", "seed"), [("healthy", 0), ("M", 2)])
 def test_the_first_step_of_a_long_run_repeats(letter, seed):
-    parts = BUGS[letter].parts() if letter in BUGS else loop.Parts()
-    [step] = long_steps_of(parts, seed, 1)
+    functions = BUGS[letter].functions() if letter in BUGS else loop.Functions()
+    [step] = long_steps_of(functions, seed, 1)
     assert len(step.completions) == 64
     for name in LONG_KEPT:
         stored = stored_long_curves()[letter][name][seed]
@@ -125,8 +148,8 @@ def test_the_first_step_of_a_long_run_repeats(letter, seed):
     assert step.metrics["accuracy"] == np.mean(right)
 
 
-def test_what_the_chapter_says_of_long_sums():
-    """Without the end token in the loss answers become shorter, with every seed and in every part of the run."""
+def test_the_claims_about_long_sums_hold():
+    """If the loss masks the end token, answers become shorter, with every seed and in every part of the run."""
     metric = "completions/mean_length"
     healthy, sick = (np.array(stored_long_curves()[name][metric]) for name in ("healthy", "M"))
     apart = (sick - healthy).reshape(3, 4, 10).mean(axis=2)
@@ -134,7 +157,7 @@ def test_what_the_chapter_says_of_long_sums():
     assert -1.7 < apart.mean(axis=1).min() <= apart.mean(axis=1).max() < -1.4
 
 
-def test_what_the_chapter_says_of_the_stored_runs():
+def test_the_claims_about_the_stored_runs_hold():
     lengths = {run: len(curves["reward"]) for run, curves in CURVES.items()}
     assert set(lengths.values()) == {1, 60}
     assert lengths["E"] == 1
@@ -159,7 +182,7 @@ def test_what_the_chapter_says_of_the_stored_runs():
     assert end("C", "reward") < end("healthy", "reward") - 0.05
 
 
-def test_what_diagnose_says_of_them():
+def test_the_messages_of_diagnose_about_the_stored_runs():
     said = {run: {finding.name for finding in findings(as_steps(curves))} for run, curves in CURVES.items()}
     assert [run for run, names in said.items() if not names] == ["healthy", *"FGHIM", "run 2", "run 4", "run 5"]
     first = {run: findings(as_steps(curves))[0].name for run, curves in CURVES.items() if said[run]}
@@ -182,7 +205,7 @@ EVIDENCE = {
 
 
 @pytest.mark.parametrize("number", range(9, 14))
-def test_a_mystery_wants_its_letter_and_its_evidence(number):
+def test_a_mystery_needs_its_letter_and_its_evidence(number):
     run = f"run {number - 8}"
     right, seed = MYSTERIES[run]
     assert seed != 0
@@ -196,14 +219,14 @@ def test_a_mystery_wants_its_letter_and_its_evidence(number):
         assert f'hint("20.{number}", 1)' in note.text
 
 
-def test_the_record_of_a_mystery_has_its_curves_and_the_advantages_that_its_parts_gave(model):
+def test_the_record_of_a_mystery_has_its_curves_and_the_advantages_of_its_parts(model):
     for run, (letter, seed) in MYSTERIES.items():
         record = stored_record(run)
         assert len(record) == 60
         assert record.column("kl") == CURVES[run]["kl"]
-        parts = BUGS[letter].parts() if letter in BUGS else loop.Parts()
+        functions = BUGS[letter].functions() if letter in BUGS else loop.Functions()
         if run in ("run 4", "run 5"):
-            now = groups_of([next(loop.train(*model, 1, parts, seed))])[0]
+            now = groups_of([next(loop.train(*model, 1, functions, seed))])[0]
             stored = record.at(1).completions
             assert [one.completion for one in stored] == [text for _, texts, _, _ in now for text in texts]
             assert [one.advantage for one in stored] == [value for *_, values in now for value in values]
@@ -214,7 +237,7 @@ def groups_of_step(run, step):
     return [[(one.reward, one.advantage) for one in rows if one.group == group] for group in (0, 1)]
 
 
-def test_the_table_tells_what_the_curves_do_not():
+def test_the_table_shows_bugs_that_the_curves_hide():
     # Healthy: torch's numbers in every group of the record. H: answers of one reward and two advantages.
     for step in range(1, 61):
         for group in groups_of_step("run 5", step):
@@ -320,7 +343,7 @@ def test_a_right_test_in_another_style_passes(number):
     assert note.passed, note
 
 
-def test_the_notebook_goes_on_with_tests_that_assert(capsys):
+def test_the_notebook_continues_with_tests_that_assert(capsys):
     cells = {cell.id: cell.source for cell in nbformat.read(NOTEBOOK, as_version=4).cells}
     own = {"use": RIGHT.get, "BUGS": BUGS, "verdict": verdict, "silent": []}
     exec(cells["20-room1"], own)
@@ -491,7 +514,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("number", "test"), WRONG, ids=lambda each: getattr(each, "__name__", each))
-def test_a_test_that_judges_badly_is_refused_with_the_part_in_words(number, test):
+def test_a_test_that_misjudges_a_part_gets_a_message_about_the_part(number, test):
     note = check(number, test)
     assert not note.passed
     assert re.search(r"gave (passed, expected refused|refused, expected passed)|returned None", note.text)
@@ -515,6 +538,6 @@ def test_tests_catch_every_bug_but_one_and_let_the_healthy_part_pass():
     assert missed == ["J"]
 
 
-def test_a_part_of_ones_own_goes_into_the_loop(model):
-    mine = replace(loop.Parts(), reward=lambda problem, text: float(len(text)))
+def test_the_loop_accepts_a_part_of_your_own(model):
+    mine = replace(loop.Functions(), reward=lambda problem, text: float(len(text)))
     assert next(loop.train(*model, 1, mine)).metrics["reward"] > 1
