@@ -280,6 +280,8 @@ def test_every_control_while_a_cell_awaits_the_run(board):
     assert (rate.input_value(), use.is_enabled()) == ("0.3", True)
     board.click("Stop")
     board.wait_for("stopped")
+    outputs = "JSON.stringify(jupyterapp.shell.currentWidget.content.widgets[1].model.outputs.toJSON())"
+    page.wait_for_function(f"words => {outputs}.includes(words)", arg=f"stopped: step {stopped_at + 1} of")
     saved = notebook.save()
     assert "widgets" not in saved.metadata
     assert len(saved.cells[1].outputs) == 2
