@@ -10,6 +10,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from ipykernel.kernelspec import get_kernel_dict
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 MAX_CELLS, MAX_LINES, MAX_COLUMNS, MAX_BYTES = 60, 25, 100, 2_000_000
@@ -138,6 +139,8 @@ def stored_as_it_ran(notebook):
     complaints = [] if counts == list(range(1, len(code) + 1)) else [f"cells were run in the order {counts}"]
     if "widgets" in notebook.metadata:
         complaints.append("widget state is stored")
+    if notebook.metadata.get("kernelspec", {}).get("display_name") != get_kernel_dict()["display_name"]:
+        complaints.append("JupyterLab would mark the notebook as changed once it is opened: another name of the kernel")
     if notebook.metadata.get("kernelspec", {}).get("name") != "python3":
         complaints.append("the kernel is not 'python3'")
     for output in outputs(notebook):
@@ -198,7 +201,7 @@ def notebook_in_good_form():
         new.new_code_cell("assert seed == 0\nshow()", execution_count=2, outputs=[picture]),
         new.new_markdown_cell("### A detail\n\n## Break it\n\n## References\n\n[web](https://example.org)"),
     ]
-    return new.new_notebook(cells=cells, metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}})
+    return new.new_notebook(cells=cells, metadata={"kernelspec": {"name": "python3"} | get_kernel_dict()})
 
 
 def replace(cell, old, new):
@@ -242,6 +245,7 @@ BROKEN = [
     (stored_as_it_ran, lambda notebook: notebook.cells[3].update(execution_count=None)),
     (stored_as_it_ran, lambda notebook: notebook.metadata.update(widgets={})),
     (stored_as_it_ran, lambda notebook: notebook.metadata.kernelspec.update(name="venv")),
+    (stored_as_it_ran, lambda notebook: notebook.metadata.kernelspec.update(display_name="Python 3")),
     (stored_as_it_ran, output("error", ename="ValueError", evalue="", traceback=[])),
     (stored_as_it_ran, output("stream", name="stderr", text="UserWarning")),
     (stored_as_it_ran, output("stream", name="stdout", text="saved /home/ada/policy")),

@@ -57,6 +57,7 @@ GUIDES = [
 On GitHub they link notebooks as IN_REPOSITORY; in the book those are in the same folder.
 """
 IN_REPOSITORY = "../../../notebooks/"
+DOWNLOADS = "downloads"  # the folder of the notebooks as they are, which pages offer
 IMAGES = sorted(Path(__file__).with_name("guides").glob("images/*.png"))
 SETTINGS = {
     "project": TITLE,
@@ -66,6 +67,7 @@ SETTINGS = {
     "html_math_renderer": "mathml",
     "nb_execution_mode": "off",
     "myst_enable_extensions": ["dollarmath"],
+    "exclude_patterns": [DOWNLOADS],
     "html_theme": "sphinx_book_theme",
     "html_theme_options": {
         "show_toc_level": 2,
@@ -116,11 +118,14 @@ def build(notebooks: Path, output: Path) -> list[str]:
     complaints = io.StringIO()
     with replaced_folder(output) as new, tempfile.TemporaryDirectory() as scratch:
         source, site, work = (Path(scratch, name) for name in ("source", "site", "work"))
-        source.mkdir()
+        (source / DOWNLOADS).mkdir(parents=True)
         for part in parts.values():
             for chapter in part:
-                notebook = for_reading(_read(notebooks / f"{chapter.file}.ipynb"))
-                nbformat.write(notebook, source / f"{chapter.file}.ipynb")
+                file = f"{chapter.file}.ipynb"
+                notebook = for_reading(_read(notebooks / file))
+                notebook.cells[0].source += f"\n\nDownload: {{download}}`{file} <{DOWNLOADS}/{file}>`"
+                nbformat.write(notebook, source / file)
+                shutil.copy(notebooks / file, source / DOWNLOADS)
         for guide in GUIDES:
             text = guide.read_text(encoding="utf-8").replace(f"]({IN_REPOSITORY}", "](")
             (source / guide.name).write_text(text, encoding="utf-8")

@@ -24,6 +24,7 @@ INK_COLORS = {"ink": "#24292f", "soft": "#59636e"}
 DASHES = {"-": "", "--": "7 4", "-.": "8 3 2 3", ":": "2 3"}
 CHARACTER = 0.56  # the usual width of a letter, as a share of the font's size
 SMALLEST = 9.9  # pixels: smaller exponents would keep a picture from shrinking on a narrow page
+CORNERS = ("upper left", "upper right", "lower right", "lower left")
 FAR = 1e4  # pixels: nothing is drawn farther out, because browsers do not handle such numbers well
 
 # Cells of a sheet keep their colours.
@@ -142,6 +143,7 @@ class Plane:
         self.numbers = numbers
         self.lines: dict[str, tuple[list[float], list[float]]] = {}  # label -> the drawn points
         self.labels: list[tuple[str, str, str, str]] = []  # the legend's entries: words, colour, style, marker
+        self._drawn: list[tuple[list[float], list[float]]] = []  # all lines, those without a label too
         self._inside: list[str] = []
         self._above: list[str] = []  # not cut off at the limits
         self._along = _scale(self.x, log_x, 0, width)
@@ -164,6 +166,7 @@ class Plane:
         `halo` adds an edge of the page's colour, which separates the line from values of the same colour below it.
         """
         xs, ys = list(xs), list(ys)
+        self._drawn.append((xs, ys))
         path, pen_down = [], False
         for x, y in zip(xs, ys, strict=True):
             place = self._at(x, y)
@@ -222,11 +225,15 @@ class Plane:
             self._above.append(text(place[0] + dx, place[1] + dy, words, **options))
 
     def legend(self, corner: str = "upper right", *, size: float = 12.0) -> None:
-        """Draw a legend with the labels so far in a corner, such as "lower left"."""
+        """Draw a legend with the labels so far in a corner, such as "lower left", or "free" for the emptiest corner."""
         wide = 40 + CHARACTER * size * max(len(words) for words, *_ in self.labels)
         high = (size + 5) * len(self.labels)
-        left = 8 if "left" in corner else self.width - wide - 4
-        top = 5 if "upper" in corner else self.height - high - 7
+
+        corners = [
+            (8 if "left" in each else self.width - wide - 4, 5 if "upper" in each else self.height - high - 7)
+            for each in (CORNERS if corner == "free" else [corner])
+        ]
+        left, top = min(corners, key=lambda each: self._covered(*each, wide, high))
         self._above.append(
             f'<rect class="page" x="{left - 4:.1f}" y="{top - 2:.1f}" width="{wide + 4:.1f}" height="{high + 4:.1f}" '
             'fill="#fff" opacity=".82"/>'
@@ -241,6 +248,20 @@ class Plane:
             if marker:
                 self._above.append(_markers([(left + 13, y)], color, marker, 6, 1))
             self._above.append(text(left + 33, y + size * 0.36, words, size=size))
+
+    def _covered(self, left: float, top: float, wide: float, high: float) -> int:
+        """How many points of the lines, two pixels apart, are inside of a rectangle."""
+        count = 0
+        for xs, ys in self._drawn:
+            points = [self._at(x, y) for x, y in zip(xs, ys, strict=True)]
+            for one, other in itertools.pairwise(points):
+                if one is None or other is None:
+                    continue
+                steps = max(1, int(math.dist(one, other) / 2))
+                for at in range(steps + 1):
+                    x, y = (a + (b - a) * at / steps for a, b in zip(one, other, strict=True))
+                    count += left - 4 <= x <= left + wide and top - 2 <= y <= top + high + 2
+        return count
 
     def parts(self) -> list[str]:
         """Return the markup: grid, axes, numbers, drawings, and everything on top of them."""

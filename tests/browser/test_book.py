@@ -7,7 +7,7 @@ import re
 import shutil
 from html import unescape
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
@@ -112,6 +112,25 @@ def test_links_lead_somewhere_and_need_no_network(book):
                 assert (site / unquote(target)).is_file(), f"{name} links {target}"
         assert not re.findall(r'<(?:script|link|img)[^>]* (?:src|href)="(?:https?:)?//', page)
     assert 'href="02_scalar_autograd.html"' in pages(site)["01_derivatives"]
+
+
+def test_every_chapter_offers_its_notebook_as_it_is(book):
+    notebooks, site, _ = book
+    for notebook in notebooks.glob("*.ipynb"):
+        [target] = re.findall(rf'href="(_downloads/[^"]*{notebook.name})"', pages(site)[notebook.stem])
+        assert (site / target).read_bytes() == notebook.read_bytes()
+
+
+def test_the_search_shows_sentences_and_no_list_of_contents(book, browser):
+    _, site, _ = book
+    page = browser.new_page()
+    page.route("http://book/**", lambda route: route.fulfill(path=site / unquote(urlsplit(route.request.url).path[1:])))
+    page.goto("http://book/search.html?q=advantage")
+    page.locator("#search-results li p.context").nth(5).wait_for()
+    found = page.locator("#search-results li p.context").all_inner_texts()
+    assert not [words for words in found if re.match(r"\.\.\.\S", words) or "Contents" in words]
+    assert not [words for words in found if words.count("Exercise") > 1]
+    page.close()
 
 
 def test_the_first_page_has_the_parts_the_map_and_its_words(book):

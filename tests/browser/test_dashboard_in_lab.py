@@ -121,6 +121,66 @@ def test_a_constant_line_is_flat_next_to_a_branch_whose_smoothing_rounds(browser
     page.close()
 
 
+CURVES_IN_A_PAGE = """source => {
+  const Curve = new Function(source + "return Curve")();
+  const make = (spec, columns, view = {}) => {
+    const curve = new Curve({title: "one", smoothing: 0.8, ...spec}, {});
+    const steps = Object.values(columns)[0].map((_, at) => at + 1);
+    const run = {steps, columns, changes: {}, abandoned: []};
+    curve.draw(run, 300, {from: 0, to: steps.length, smoothing: 0.8, log: false, ...view}, []);
+    document.body.replaceChildren(curve.svg);
+    return curve.svg;
+  };
+  BODY
+}"""
+
+
+@pytest.fixture
+def in_a_page(browser):
+    """Run JavaScript that makes curves by `make(spec, columns, view)`, without a notebook."""
+    page, folder = browser.new_page(), Path(dashboard.__file__).parent
+    source = "".join(file.read_text("utf-8") for file in (folder.parent / "browser.js", folder / "curve.js"))
+    yield lambda body: page.evaluate(CURVES_IN_A_PAGE.replace("BODY", body), source)
+    page.close()
+
+
+def test_numbers_at_an_axis_that_are_close_and_small_differ_in_words(in_a_page):
+    for start, step in ((1.5e-5, 1e-7), (2.5e6, 100.0)):
+        words = in_a_page(f"""
+          const one = [0, 1, 2, 3, 4].map(at => {start} + at * {step});
+          const svg = make({{lines: {{mean: "one"}}, smoothing: 0}}, {{one}});
+          return [...svg.querySelectorAll("text[x='39']")].map(text => text.textContent);""")
+        assert len(words) > 1
+        assert len({float(word) for word in words}) == len(words), words
+
+
+def test_a_smoothed_line_on_a_logarithmic_axis_ends_at_the_axis(in_a_page):
+    """Where the values are 0, smoothing leaves smaller and smaller numbers."""
+    lowest = in_a_page("""
+      const svg = make({lines: {mean: "one"}}, {one: [1, 0.5, 0.2, ...Array(40).fill(0)]}, {log: true});
+      const shown = (x, y) => document.elementFromPoint(x, y)?.classList.contains("kit-line");
+      svg.style.cssText = "position: absolute; left: 0; top: 0";
+      svg.querySelectorAll("path").forEach(path => { path.style.pointerEvents = "stroke"; path.style.fill = "none";
+                                                     path.style.stroke = "black"; });
+      let lowest = 0;
+      for (let y = 0; y < 104; y++) for (let x = 44; x < 288; x++) if (shown(x, y)) lowest = Math.max(lowest, y);
+      return lowest;""")
+    assert 40 < lowest <= 104 - 18
+
+
+def test_the_band_of_a_standard_deviation_ends_at_the_lowest_and_the_highest_value(in_a_page):
+    above = in_a_page("""
+      const columns = {one: [0.9, 0.8, 0.9], std: [0.4, 0.4, 0.4], low: [0, 0, 0], high: [1, 1, 1]};
+      return [["low", "high"], ["", ""]].map(within => {
+        const svg = make({lines: {mean: "one"}, smoothing: 0, spread: "std", within}, columns);
+        const one = [...svg.querySelectorAll("text[x='39']")].find(text => Number(text.textContent) === 1);
+        const heights = svg.querySelector(".kit-band").getAttribute("d").match(/ [0-9.]+/g).map(Number);
+        return one.getAttribute("y") - 4 - Math.min(...heights);
+      });""")
+    assert above[0] == pytest.approx(0, abs=0.1)
+    assert above[1] > 5
+
+
 @pytest.fixture
 def board(open_notebook):
     """A run in progress, in a notebook whose next cell waits for it."""
@@ -220,6 +280,8 @@ def test_every_control_while_a_cell_awaits_the_run(board):
     assert (rate.input_value(), use.is_enabled()) == ("0.3", True)
     board.click("Stop")
     board.wait_for("stopped")
+    outputs = "JSON.stringify(jupyterapp.shell.currentWidget.content.widgets[1].model.outputs.toJSON())"
+    page.wait_for_function(f"words => {outputs}.includes(words)", arg=f"stopped: step {stopped_at + 1} of")
     saved = notebook.save()
     assert "widgets" not in saved.metadata
     assert len(saved.cells[1].outputs) == 2

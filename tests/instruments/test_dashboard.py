@@ -132,6 +132,37 @@ def test_rewinding_a_paused_run_leaves_it_paused_there_and_keeps_the_old_branch(
     assert {"exact", "format_reward"} <= told["panels"][0]["lines"].keys()
 
 
+def test_orders_given_at_once_while_the_run_is_paused_are_all_carried_out(dashboard):
+    pause_at(dashboard, 9)
+    for step in (4, 3) * 10:
+        order(dashboard, "change", rate="0.5")
+        order(dashboard, "rewind", step=step, rate="0.01")
+        order(dashboard, "step")
+        order(dashboard, "step")
+        until(lambda end=step + 2: len(dashboard.record) == end and dashboard.state == "paused")
+        assert dashboard.steering.trainer.args.learning_rate == 0.01
+
+
+def test_a_setting_that_keeps_its_value_is_no_change(dashboard):
+    """The page sends the rate and the reward with every order, and a rate may be typed and taken back."""
+    pause_at(dashboard, 9)
+    order(dashboard, "change", rate="0.5")
+    order(dashboard, "change", rate="0.01")
+    order(dashboard, "rewind", step=4, rate="0.01", reward="format")
+    until(lambda: len(dashboard.record) == 4 and dashboard.state == "paused")
+    order(dashboard, "step")
+    until(lambda: len(dashboard.record) == 5 and dashboard.state == "paused")
+    assert dashboard.record.at(5).changes == {"reward_funcs": ["format_reward"], "rewound_from": 9}
+    order(dashboard, "change", rate="0.02")
+    order(dashboard, "step")
+    until(lambda: len(dashboard.record) == 6 and dashboard.state == "paused")
+    order(dashboard, "rewind", step=5, rate="0.01")
+    until(lambda: len(dashboard.record) == 5 and dashboard.state == "paused")
+    order(dashboard, "step")
+    until(lambda: len(dashboard.record) == 6 and dashboard.state == "paused")
+    assert dashboard.record.at(6).changes == {"rewound_from": 6}
+
+
 def test_rewinding_to_the_policy_before_training(dashboard):
     pause_at(dashboard, 6)
     order(dashboard, "rewind", step=0)

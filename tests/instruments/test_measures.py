@@ -7,7 +7,8 @@ import pytest
 
 from mlx_grpo_kit.grpo.config import GRPOConfig
 from mlx_grpo_kit.instruments.dashboard import Dashboard
-from mlx_grpo_kit.instruments.dashboard.panels import KITS, MEMORY, run_panels
+from mlx_grpo_kit.instruments.dashboard.panels import KITS, MEMORY, metrics_of, run_panels
+from mlx_grpo_kit.instruments.dashboard.picture import _band
 from mlx_grpo_kit.instruments.dashboard.settings import settings_of, settings_table
 
 
@@ -155,3 +156,34 @@ def test_the_norm_of_a_layer_is_that_of_all_its_parameters(fake):
         [2.0] * 2,
     ]
     assert not any("gradients/" in name for each in told["panels"] for name in each["lines"].values())
+
+
+def test_the_band_of_the_reward_stays_within_the_rewards_of_its_steps(fake):
+    """Ones and zeros with a mean of 0.8 have a standard deviation of 0.4; no reward is 1.2."""
+    trainer = fake.FakeTrainer(text="{number}")
+    trainer.weight = 0.9
+    dashboard = Dashboard(trainer, max_steps=20)
+    dashboard.start().wait(30)
+    columns, spec = dashboard.answer({"all": True})["columns"], panel(dashboard, "reward")
+    assert [set(columns[name]) <= {0.0, 1.0} for name in spec["within"]] == [True, True]
+    assert max(a + b for a, b in zip(columns["reward"], columns["reward_std"], strict=True)) > 0.9
+    panels = {each.title: each for each in run_panels(metrics_of(dashboard.record))}
+    (_, below), (_, above) = _band(panels["reward"], [with_spread(step, 0.4) for step in dashboard.record.steps])
+    assert min(below) >= 0
+    assert max(above) == pytest.approx(1.0)
+    assert not {"reward_min", "reward_max"} & {*panels}
+    without = [with_spread(step, 0.4, "reward_min", "reward_max") for step in dashboard.record.steps]
+    assert max(_band(panels["reward"], without)[1][1]) > 1.1
+
+
+def with_spread(step, spread, *left_out):
+    metrics = {name: value for name, value in step.metrics.items() if name not in left_out}
+    return SimpleNamespace(step=step.step, metrics=metrics | {"reward_std": spread})
+
+
+def test_curves_of_the_trainer_have_names_that_fit_and_differ():
+    metrics = {"reward", "step_time", "clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean", MEMORY}
+    metrics |= {f"sampling/sampling_logp_difference/{which}" for which in ("mean", "max")}
+    titles = [panel.title for panel in run_panels([*metrics, "tokens_per_second"])]
+    assert len({*titles}) == len(titles)
+    assert max(map(len, titles)) <= 30, "as wide as a small curve"

@@ -112,3 +112,17 @@ def test_a_chart_and_a_figure_draw_the_same_curves():
     assert missing.lines == {}
     assert "waiting for x" in chart.svg("words")
     assert chart_curves([1], {"a": [1.0]}, {"a": ["a"]}, max_steps=60).planes[0].x[1] > 60
+
+
+def test_a_free_legend_covers_no_line_where_a_corner_is_free():
+    rises = [(0, 0.05), (10, 0.95)]  # from the lower left to the upper right
+    falls = [(x, 1 - y) for x, y in rises]
+    for points, free in ((rises, "upper left"), (falls, "upper right"), ([(0, 0.9), (10, 0.9)], "lower right")):
+        legends = []
+        for corner in ("free", free):
+            chart = Chart(300, 200)
+            area = plane(chart)
+            area.line(*zip(*points, strict=True), BLUE, label="one")
+            area.legend(corner)
+            legends.append(chart.svg("words"))
+        assert legends[0] == legends[1], free

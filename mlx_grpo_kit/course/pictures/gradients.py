@@ -229,11 +229,11 @@ def draw_curves(
         )
         best = int(np.argmin(values))
         if log:
-            plane.dots([xs[best]], [values[best]], color, marker=marker, size=11)
+            plane.dots([xs[best]], [values[best]], color, marker=marker, size=11, cut=False)
             words.append(f"{name}: smallest, {values[best]:.0e}, at {xs[best]:.0e}; {values[0]:.0e} at {xs[0]:.0e}.")
         else:
             if len(xs) <= FEW:
-                plane.dots(xs, values, color, marker=marker, size=6)
+                plane.dots(xs, values, color, marker=marker, size=6, cut=False)
             words.append(f"{name}: from {three_digits(min(values))} to {three_digits(max(values))}.")
     if level:
         plane.across(level[0], "soft", style="--", width=1.4, label=level[1])

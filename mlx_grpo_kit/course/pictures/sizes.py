@@ -23,7 +23,8 @@ WIDTH, LEFT, LONGEST = 900, 150, 560
 
 def amount(number: float, unit: str = "") -> str:
     """A large number in words of three digits: 596049920 is "596 million"."""
-    for size, name in ((1e15, "quadrillion"), (1e12, "trillion"), (1e9, "billion"), (1e6, "million")):
+    names = {1e18: "quintillion", 1e15: "quadrillion", 1e12: "trillion", 1e9: "billion", 1e6: "million"}
+    for size, name in names.items():
         if number >= 0.9995 * size:
             return f"{number / size:.3g} {name} {unit}".rstrip()
     return f"{number:,.0f} {unit}".rstrip()

@@ -27,6 +27,12 @@ const smoothed = smoothing => values => {
   });
 };
 
+// A number with an exponent and just so many digits that numbers which are `step` apart differ.
+const withExponent = (value, step) => {
+  const digits = Math.floor(Math.log10(Math.abs(value)) + 1e-9) - Math.floor(Math.log10(step) + 1e-9);
+  return value.toExponential(Math.min(Math.max(digits, 0), 6)).replace("e+", "e");
+};
+
 // Two to five round numbers for an axis, with their texts.
 const ticks = (low, high) => {
   const rough = (high - low) / 3, power = 10 ** Math.floor(Math.log10(rough));
@@ -37,8 +43,8 @@ const ticks = (low, high) => {
   const found = [];
   for (let at = Math.ceil(low / step - 1e-9); at * step <= high + 1e-9 * step; at++) {
     const value = at * step;
-    found.push([value, value === 0 ? "0" : digits > 4 ? value.toExponential(1).replace(".0e", "e")
-      : Math.abs(value) >= 1e5 ? value.toExponential(1) : value.toFixed(digits)]);
+    found.push([value, value === 0 ? "0" : digits > 4 || Math.abs(value) >= 1e5 ? withExponent(value, step)
+      : value.toFixed(digits)]);
   }
   return found;
 };
@@ -105,10 +111,12 @@ class Curve {
     const heading = h("div", {class: `kit-heading${several ? " kit-several" : ""}`, title: spec.help || null},
                       h("span", {}, spec.title), ...this.values.map(({node}) => node));
     this.still = s("g");
+    this.inside = s("rect", {x: LEFT - 1, y: TOP - 1, height: HEIGHT - TOP - BOTTOM + 1});
+    this.clip = `kit-inside-${Math.random().toString(36).slice(2)}`;  // in the page's one space of names
     this.cursor = s("g");
     this.mark = s("g");
     this.svg = s("svg", {height: HEIGHT, role: "slider", "aria-label": `step on the curve of ${spec.title}`, tabindex: -1},
-                 this.still, this.mark, this.cursor);
+                 s("defs", {}, s("clipPath", {id: this.clip}, this.inside)), this.still, this.mark, this.cursor);
     this.node = h("div", {class: "kit-curve"}, heading, this.svg);
     const stepAt = event => {
       const box = this.svg.getBoundingClientRect();
@@ -154,8 +162,10 @@ class Curve {
     ].map(each => ({...each, values: each.columns[names[0]] ?? []}));
     const edges = spec.between ? spec.between.map(column) : spec.spread ? [-1, 1].map(sign =>
       main[0].map((value, place) => {
-        const spread = column(spec.spread)[place];
-        return isNumber(value) && isNumber(spread) ? value + sign * spread : null;
+        const spread = column(spec.spread)[place], end = column(spec.within?.[sign < 0 ? 0 : 1])[place];
+        if (!isNumber(value) || !isNumber(spread)) return null;
+        const edge = value + sign * spread;
+        return !isNumber(end) ? edge : sign < 0 ? Math.max(edge, end) : Math.min(edge, end);
       })) : [];
     this.sparse = main.map(isSparse);
     this.smooth = main.map((values, place) => this.sparse[place] ? values : smooth(values));
@@ -183,6 +193,8 @@ class Curve {
     this.isShown = (step, value) => isInside(step) && (isLog ? positive(value) : isNumber(value));
 
     const {x, y} = this, parts = [], floor = HEIGHT - BOTTOM;
+    // On a logarithmic axis a smoothed line can fall below the lowest value: it ends at the axis.
+    const drawn = (kind, d) => s("path", {class: kind, d, "clip-path": `url(#${this.clip})`});
     const ends = isLog ? [10 ** (bottom - margin), 10 ** (top + margin)] : [bottom - margin, top + margin];
     for (const [value, words] of empty ? [] : flat ?? (isLog ? logTicks : ticks)(...ends)) {
       parts.push(s("path", {class: "kit-grid", d: `M${LEFT} ${y(value).toFixed(1)}H${width - RIGHT}`}));
@@ -202,34 +214,34 @@ class Curve {
       return [places.map(place => steps[place]), places.map(place => isLog && values[place] <= 0 ? null : values[place])];
     };
     for (const {steps, values, class: kind, mark} of others) {
-      const sparse = isSparse(values), [at, drawn] = seen(steps, sparse ? values : smooth(values), sparse);
-      const end = drawn.findLastIndex(isNumber);
+      const sparse = isSparse(values), [at, heights] = seen(steps, sparse ? values : smooth(values), sparse);
+      const end = heights.findLastIndex(isNumber);
       if (end < 0) continue;
-      parts.push(s("path", {class: kind, d: pathOf(at, drawn, x, y)}));
+      parts.push(drawn(kind, pathOf(at, heights, x, y)));
       if (mark !== null)
-        parts.push(s("text", {class: "kit-number", x: Math.min(x(at[end]) + 3, width - 9), y: y(drawn[end]) + 4}, mark));
+        parts.push(s("text", {class: "kit-number", x: Math.min(x(at[end]) + 3, width - 9), y: y(heights[end]) + 4}, mark));
     }
     if (edges.length) {
       const [[at, below], [, above]] = edges.map(values => seen(run.steps, smooth(values), false));
       const known = at.map((_, place) => place).filter(place => isNumber(below[place]) && isNumber(above[place]));
       const edge = (values, places) => pathOf(places.map(place => at[place]), places.map(place => values[place]), x, y);
       if (known.length)
-        parts.push(s("path", {class: "kit-band",
-                              d: edge(above, known) + edge(below, known.reverse()).replace("M", "L") + "z"}));
+        parts.push(drawn("kit-band", edge(above, known) + edge(below, known.reverse()).replace("M", "L") + "z"));
     }
     main.forEach((values, place) => {
-      const color = `kit-color${Math.min(place, 4)}`, [at, drawn] = seen(run.steps, this.smooth[place], this.sparse[place]);
-      if (!this.sparse[place]) parts.push(s("path", {class: `kit-raw ${color}`, d: pathOf(...seen(run.steps, values), x, y)}));
-      const d = pathOf(at, drawn, x, y);
-      parts.push(s("path", {class: "kit-halo", d}), s("path", {class: `kit-line ${color}`, d}));
+      const color = `kit-color${Math.min(place, 4)}`, [at, heights] = seen(run.steps, this.smooth[place], this.sparse[place]);
+      if (!this.sparse[place]) parts.push(drawn(`kit-raw ${color}`, pathOf(...seen(run.steps, values), x, y)));
+      const d = pathOf(at, heights, x, y);
+      parts.push(drawn("kit-halo", d), drawn(`kit-line ${color}`, d));
       if (this.sparse[place]) at.forEach((step, each) => {
-        if (isNumber(drawn[each])) parts.push(s("circle", {class: `kit-dot ${color}`, cx: x(step), cy: y(drawn[each]), r: 2.5}));
+        if (isNumber(heights[each])) parts.push(s("circle", {class: `kit-dot ${color}`, cx: x(step), cy: y(heights[each]), r: 2.5}));
       });
     });
     if (empty) parts.push(s("text", {x: (LEFT + width) / 2, y: HEIGHT / 2, "text-anchor": "middle"},
                            main.some(values => values.some(isNumber)) ? "no values here"
                              : run.steps.length ? spec.empty : "no values yet"));
     this.svg.setAttribute("width", width);
+    this.inside.setAttribute("width", width - LEFT - RIGHT + 2);
     this.still.replaceChildren(...parts);
   }
 

@@ -62,7 +62,7 @@ const render = ({model, el}) => {
   const view = new View(() => changed(), () => cursor);
   const chosen = new Settings(about.settings);
   const askOthers = asker(model, answer => {
-    if (answer.complaint) say(answer.complaint);
+    say(answer.complaint ?? status.complaint);  // a late answer takes back that the kernel is busy
     if (answer.names) others.show(answer.names);
     if (answer.over) { over = answer.over; changed(); }
   });

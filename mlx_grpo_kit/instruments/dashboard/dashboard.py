@@ -33,7 +33,7 @@ from mlx_grpo_kit.instruments.dashboard.others import OtherRuns, Run
 from mlx_grpo_kit.instruments.dashboard.panels import metrics_of
 from mlx_grpo_kit.instruments.dashboard.picture import chart_run, run_in_words, table_of
 from mlx_grpo_kit.instruments.dashboard.saving import SaveTo, Saving, saved_run
-from mlx_grpo_kit.instruments.dashboard.settings import settings_of, settings_table
+from mlx_grpo_kit.instruments.dashboard.settings import settings_of, settings_table, value_before
 from mlx_grpo_kit.instruments.dashboard.steering import MEGABYTES, Order, Steering
 from mlx_grpo_kit.runs.diagnosis import diagnose
 from mlx_grpo_kit.runs.record import RunRecord
@@ -229,6 +229,9 @@ class Dashboard(BrowserWidget):
         if self._looked:  # repeating the step made changes that the user did not order
             names = {*back, *self.steering.changed_after(step.step - 1)}
             changes = {name: value for name, value in changes.items() if name in names}
+        if changes:  # after a rewind the trainer reports values too that the record has already
+            before = value_before(self.record)
+            changes = {name: value for name, value in changes.items() if before.get(name, ...) != value}
         self._rewound_from, self._looked = None, False
         self._add(step.step, metrics, getattr(step, "completions", ()), changes)
 
@@ -256,7 +259,11 @@ class Dashboard(BrowserWidget):
         if self._hold_again:
             self._hold_again = False
             self.run.pause()
-            self.hold(self.run)
+            if self.steering.waiting or self._singles:  # ordered while this order was carried out
+                self._hold_again = self.steering.waiting
+                self.run.resume()
+            else:
+                self.hold(self.run)
         return self.run is None or not self.run.stopping
 
     # -- requests from the page ---------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mlx_grpo_kit.instruments.dashboard.panels import MEMORY, THROUGHPUT
+from mlx_grpo_kit.instruments.dashboard.panels import HIGHEST, LOWEST, MEMORY, THROUGHPUT
 
 EVAL_PROBLEMS = 64
 
@@ -54,6 +54,8 @@ class Measures:
         if THROUGHPUT not in metrics and metrics.get("step_time") and completions:
             tokens = metrics.get("completions/mean_length", math.nan) * len(completions)
             metrics[THROUGHPUT] = tokens / metrics["step_time"]
+        if rewards := [row.reward for row in completions if math.isfinite(row.reward)]:
+            metrics |= {LOWEST: min(rewards), HIGHEST: max(rewards)}
         metrics |= _memory()
         if self.eval_every and (step.step % self.eval_every == 0 or is_last):
             metrics |= self.held_out()

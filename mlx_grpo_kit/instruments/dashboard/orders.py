@@ -42,5 +42,6 @@ def read_steps(words: str, done: int) -> int:
     except ValueError:
         steps = -1
     if not (steps >= max(done, 1) and steps <= MOST_STEPS):
-        raise ValueError(f"The number of steps is {words[:40]!r}; expected a whole number, at least {max(done, 1)}.")
+        expected = f"a whole number, at least {max(done, 1)} and at most {MOST_STEPS:,}"
+        raise ValueError(f"The number of steps is {words[:40]!r}; expected {expected}.")
     return steps

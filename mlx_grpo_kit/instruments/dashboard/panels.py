@@ -12,15 +12,17 @@ from mlx_grpo_kit.runs.symptoms_of_sampling import SCORED_MINUS_SAMPLED
 SMOOTHING = 0.8
 THROUGHPUT, EITHER = "tokens_per_second", "clip_ratio/region_mean"
 MEMORY = "peak_memory_gb"
+LOWEST, HIGHEST = "reward_min", "reward_max"  # of the completions of a step
 HELD_OUT = "eval/accuracy"
 MOST_PANELS = 40  # for your own metrics, and as many for the curves that open on demand
 # The kit's metrics; all others are your own.
 KITS = re.compile(
     "(rewards|completions|clip_ratio|sampling|tools|dynamic_sampling|gradients|eval|vespo)/.+|reward|reward_std|"
-    "frac_reward_zero_std|entropy|entropy_coef|kl|loss|policy_loss|grad_norm|learning_rate|step_time|lag|branch|"
-    f"cispo_clip_ratio|{THROUGHPUT}|{MEMORY}"
+    f"{LOWEST}|{HIGHEST}|frac_reward_zero_std|entropy|entropy_coef|kl|loss|policy_loss|grad_norm|learning_rate|"
+    f"step_time|lag|branch|cispo_clip_ratio|{THROUGHPUT}|{MEMORY}"
 )
-NEVER = re.compile("gradients/.+|rewards/.+/(mean|std)|entropy_coef|branch")  # metrics without their own curve
+# Metrics without their own curve.
+NEVER = re.compile(f"gradients/.+|rewards/.+/(mean|std)|{LOWEST}|{HIGHEST}|entropy_coef|branch")
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class RunPanel:
         title: the words above the curve.
         lines: label -> metric, for each line.
         spread: the metric of a standard deviation around the first line, or "".
+        within: two metrics that limit the band of `spread`, where they were measured.
         between: two metrics, the lower and upper edge of a band.
         smoothing: weight of the past in the line over the values; 0 for values without noise.
         empty: the words that are shown while there are no values.
@@ -41,6 +44,7 @@ class RunPanel:
     title: str
     lines: Mapping[str, str]
     spread: str = ""
+    within: tuple[str, str] = ("", "")
     between: tuple[str, str] | None = None
     smoothing: float = SMOOTHING
     empty: str = "no values yet"
@@ -59,11 +63,21 @@ def run_panels(metrics: Sequence[str]) -> list[RunPanel]:
     return panels + sorted(more, key=lambda panel: panel.title not in _TITLES.values())[:MOST_PANELS]
 
 
-_TITLES = {"eval/reward": "held-out reward", "step_time": "seconds per step", MEMORY: "memory, GB", "loss": "loss"}
+_TITLES = {
+    "eval/reward": "held-out reward",
+    "step_time": "seconds per step",
+    MEMORY: "memory, GB",
+    "loss": "loss",
+    EITHER: "clipped, low or high",
+    SCORED_MINUS_SAMPLED: "scored minus sampled, mean",
+    SCORED_MINUS_SAMPLED.replace("/mean", "/max"): "scored minus sampled, largest",
+}
 _HELP = {
     "eval/reward": "the mean reward on problems that training never sees",
     "step_time": "from the first sampled token to the updated policy, without the time for held-out problems",
     MEMORY: "the peak memory of MLX's arrays in the step, including the snapshots for rewinding",
+    SCORED_MINUS_SAMPLED: "of the tokens' log-probabilities; should be 0",
+    SCORED_MINUS_SAMPLED.replace("/mean", "/max"): "of the tokens' log-probabilities; should be 0",
     "loss": "near 0 by construction, because a group's advantages sum to 0; its gradient matters, not its value",
 }
 
@@ -76,7 +90,8 @@ def _main_panels(metrics: Sequence[str]) -> list[RunPanel]:
             "reward",
             {"mean": "reward"} | rewards,
             spread="reward_std",
-            help="over all completions of a step; the band is one standard deviation on each side",
+            within=(LOWEST, HIGHEST),
+            help="over all completions of a step; the band is one standard deviation on each side, within their range",
         ),
         *_held_out(metrics),
         RunPanel(
@@ -141,5 +156,6 @@ def metrics_of(record: RunRecord) -> list[str]:
 
 def names_of(panels: Sequence[RunPanel]) -> list[str]:
     """List the metrics that panels show, each once."""
-    names = [name for panel in panels for name in (*panel.lines.values(), panel.spread, *(panel.between or ()))]
+    parts = [(*panel.lines.values(), panel.spread, *panel.within, *(panel.between or ())) for panel in panels]
+    names = [name for part in parts for name in part]
     return [name for name in dict.fromkeys(names) if name]

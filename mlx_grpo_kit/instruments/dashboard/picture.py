@@ -121,7 +121,10 @@ def _band(panel: RunPanel, steps: Sequence[Any]) -> list[tuple[list[float], list
     if panel.spread:
         xs, middle = _thinned(steps, next(iter(panel.lines.values())))
         _, spread = _thinned(steps, panel.spread)
-        return [(xs, [a + sign * b for a, b in zip(middle, spread, strict=True)]) for sign in (-1, 1)]
+        low, high = (_thinned(steps, name)[1] for name in panel.within)
+        below = [a - b if math.isnan(end) else max(a - b, end) for a, b, end in zip(middle, spread, low, strict=True)]
+        above = [a + b if math.isnan(end) else min(a + b, end) for a, b, end in zip(middle, spread, high, strict=True)]
+        return [(xs, below), (xs, above)]
     return []
 
 

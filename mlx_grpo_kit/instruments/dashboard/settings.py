@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from mlx_grpo_kit.grpo.config import GRPOConfig
-from mlx_grpo_kit.runs.record import RecordedStep
+from mlx_grpo_kit.runs.record import RecordedStep, RunRecord
 from mlx_grpo_kit.tasks.signatures import reward_name
 
 MOST_CHARACTERS = 200  # per value
@@ -35,6 +35,15 @@ def settings_table(settings: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
         for name, value in settings.items()
     ]
     return sorted(rows, key=lambda row: row[2])
+
+
+def value_before(record: RunRecord) -> dict[str, Any]:
+    """The value that each setting of a record has after its last step, by name, as far as it is known."""
+    values = dict(record.settings)
+    for step in record.steps:
+        values |= step.changes
+    values.pop("rewound_from", None)  # an event, not a setting
+    return values
 
 
 def changes_of(steps: Sequence[RecordedStep]) -> dict[str, list[tuple[int, str]]]:

@@ -66,6 +66,11 @@ class Steering:
         """Carry out `order` before the next step."""
         self._orders.append(order)
 
+    @property
+    def waiting(self) -> bool:
+        """True while there are orders that were not carried out yet."""
+        return bool(self._orders)
+
     def steps(self, obeyed: Callable[[Order, Exception | None], bool]) -> Iterator[Any]:
         """Yield the steps up to `max_steps`; after a rewind, repeat the steps from there on.
 

@@ -1,5 +1,7 @@
 """Advantages, the clip, token weights, estimators of KL, runs and agreement: what is drawn, and what is said."""
 
+import re
+
 import pytest
 import torch
 
@@ -58,6 +60,13 @@ def test_the_clip_shows_which_tokens_are_pushed():
     chart, words = draw_clip(0.0, 0.9, 0.0, size=2.0)
     assert "A = +2.0: objective +0.00, slope +2.0" in words
     assert len(chart.planes) == 2
+
+
+def test_the_name_of_an_edge_near_the_right_end_is_on_its_left():
+    """On its right it would leave the picture, and the point at ratio 2 would cover it."""
+    charts = [draw_clip(2.0, 0.2, high)[0].svg("x") for high in (0.2, 0.9)]
+    places = [re.findall(r'text-anchor="(\w+)"[^>]*>1 \+ ε high<', chart) for chart in charts]
+    assert places == [["start"] * 2, ["end"] * 2]
 
 
 def test_token_weights_as_boxes():

@@ -24,7 +24,13 @@ def texts(chart):
 
 @pytest.mark.parametrize(
     ("number", "words"),
-    [(303_872, "303,872"), (596_049_920, "596 million"), (999_960_000, "1 billion"), (1.14e13, "11.4 trillion")],
+    [
+        (303_872, "303,872"),
+        (596_049_920, "596 million"),
+        (999_960_000, "1 billion"),
+        (1.14e13, "11.4 trillion"),
+        (1.13e19, "11.3 quintillion"),
+    ],
 )
 def test_amounts(number, words):
     assert amount(number) == words

@@ -40,6 +40,8 @@ def test_seeds_with_their_errors():
     assert mean_and_error(values) == pytest.approx((0.6, error))
     assert mean_and_error([2.0]) == (2.0, 0.0)
     assert "<title>accuracy" in chart.svg(words)
+    low, high = draw_seeds({"a": [0.5, 0.7]}, "accuracy")[0].planes[0].y
+    assert low < 0.6 - 0.2 < 0.6 + 0.2 < high, "the bars of two standard errors are whole"
     title = "accuracy after 25 steps (dotted: before)"
     assert draw_seeds({"a": values, "b": values}, title)[0].width > 58 + 0.56 * 13 * len(title)
 

@@ -50,7 +50,7 @@ def draw_slope(
         ys = [f(anchor) + line * (each - anchor) for each in span]
         curve.line(span, ys, color, style=style, label=f"{name}: slope {three_digits(line)}")
     curve.dots([left, right], [f(left), f(right)], COLORS[0], size=9)
-    curve.legend("lower right")
+    curve.legend("free")
 
     now = max(slope_error(f, df, x, h, both_sides), FLOOR)
     errors = chart.plane(

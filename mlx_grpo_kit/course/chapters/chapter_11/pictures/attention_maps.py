@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mlx_grpo_kit.viz.chart import Chart, text
+from mlx_grpo_kit.viz.chart import CHARACTER, Chart, text
 from mlx_grpo_kit.viz.sheet import Sheet, shades
 from mlx_grpo_kit.viz.style import INK, POSITIVE
 
@@ -67,7 +67,7 @@ def draw_attention_map(
         for i, name in enumerate(names)
     ]  # fmt: skip
     chart.add(_Pointers(sheet, says, bottom - sheet.top + 19))
-    left = MARGIN + 14 + sheet.cell * len(columns) + 44
+    left = MARGIN + 14 + max(sheet.cell * len(columns) + 44, CHARACTER * 17 * len(title) + 20)  # the title is bold
     chart.text(left, 22, f"What {_quoted(names[row])} (position {row}) looks at", size=14)
     for j, column in enumerate(columns):
         y = 62 + (j + 0.5) * min(sheet.cell, MAP / len(columns))

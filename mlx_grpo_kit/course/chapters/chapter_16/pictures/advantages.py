@@ -51,7 +51,9 @@ def draw_advantages(
     for place, answer, reward, advantage in zip(places, answers, rewards, advantages, strict=True):
         left.line((place, place), (mean, reward), POSITIVE if reward >= mean else NEGATIVE, width=5)
         left.dots([place], [reward], BLUE if reward >= mean else ORANGE, size=11)
-        left.text(place, reward, _number(reward), dx=10, dy=4, size=12)
+        near = 9 * (left.y[1] - left.y[0]) / HIGH  # so many pixels: a line would cross the number
+        crossed = any(abs(reward - height) < near for height in (mean, mean - std, mean + std))
+        left.text(place, reward, _number(reward), dx=10, dy=-6 if crossed else 4, size=12)
         color = POSITIVE if advantage > 0 else NEGATIVE
         if advantage:
             right.line((place, place), (0, advantage), color, width=26)

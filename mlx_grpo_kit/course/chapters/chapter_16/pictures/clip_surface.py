@@ -52,7 +52,8 @@ def _one(chart: Chart, plane: Plane, left: float, ratio: float, advantage: float
     ratios = sorted({MOST * step / (STEPS - 1) for step in range(STEPS)} | {low, high})
     for edge, name in ((low, "1 \N{MINUS SIGN} ε"), (high, "1 + ε high")):
         plane.upright(edge, "soft", style=":")
-        plane.text(edge, plane.y[0], name, dx=4, dy=-6, size=11, color="soft")
+        side, dx = ("start", 4) if edge < 0.8 * plane.x[1] else ("end", -4)
+        plane.text(edge, plane.y[0], name, dx=dx, dy=-6, anchor=side, size=11, color="soft")
     plane.line(ratios, [each * advantage for each in ratios], "soft", style="--", width=1.4)
     plane.line(ratios, [objective(each, advantage, low, high) for each in ratios], color, width=3.4)
     height, steepness = objective(ratio, advantage, low, high), slope(ratio, advantage, low, high)

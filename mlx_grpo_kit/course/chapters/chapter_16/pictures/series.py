@@ -37,5 +37,5 @@ def draw_series(
             plane.line(range(1, len(values) + 1), values, color, style=style, width=2.2, label=label)
             words.append(f"{label or name}: {name} from {values[0]:.2g} to {values[-1]:.2g}.")
         if len(curves) > 1:
-            plane.legend("upper left")
+            plane.legend("free")
     return chart, " ".join(words)

@@ -93,6 +93,8 @@ def draw_seeds(results: Mapping[str, Sequence[float]], xlabel: str, first: float
         first: a value before training, drawn as a dotted line.
     """
     values = [value for each in results.values() for value in each]
+    errors = [mean_and_error(each) for each in results.values()]
+    values += [mean + sign * 2 * error for mean, error in errors for sign in (-1, 1)]
     low, high = min([*values, *([first] if first is not None else [])]), max(values)
     margin = 0.06 * (high - low or 1)
     step = 88 if len(results) <= 10 else 70

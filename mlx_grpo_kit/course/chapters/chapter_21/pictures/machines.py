@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mlx_grpo_kit.viz.chart import Chart
+from mlx_grpo_kit.viz.chart import CHARACTER, Chart
 from mlx_grpo_kit.viz.style import BLUE, COLORS, GREY, LINE_STYLES, MARKERS, ORANGE
 
 LINE_COLORS = (ORANGE, BLUE, COLORS[3], GREY)
@@ -26,7 +26,7 @@ def draw_machines(
         marked: the numbers among `machines` that the alt text mentions.
         title, below: the text above and below the axes.
     """
-    chart = Chart(880, 376)
+    chart = Chart(708 + max(172, CHARACTER * 14 * max(map(len, shares))), 376)  # names are bold, and wide
     plane = chart.plane(
         58, 38, 640, 250, x=(machines[0], machines[-1]), y=(0, 1), log_x=True, title=title,
         xlabel="number of machines", numbers=False,

@@ -105,8 +105,9 @@ def _arrow(start: str, end: str, words: str) -> str:
     one = (x - 8 * dx - 4 * dy, y - 8 * dy + 4 * dx)
     other = (x - 8 * dx + 4 * dy, y - 8 * dy - 4 * dx)
     at = (points[0][0] + points[1][0]) / 2, (points[0][1] + points[1][1]) / 2 - 8
+    side = "end" if points[0][0] != points[1][0] and points[0][1] != points[1][1] else "middle"  # not on a slope
     return (
         f'<path d="{path}" fill="none" stroke="{EDGE}" stroke-width="2"/>'
         f'<path d="M{x:g} {y:g}L{one[0]:g} {one[1]:g}L{other[0]:g} {other[1]:g}Z" fill="{EDGE}"/>'
-        + text(*at, words, size=12, anchor="middle", color="soft")
+        + text(*at, words, size=12, anchor=side, color="soft")
     )

@@ -96,7 +96,7 @@ def draw_runs(
     if level is not None:
         plane.across(level[0], label=level[1])
         words.append(f"{level[1]}: {level[0]:.2f}")
-    plane.legend("lower right")
+    plane.legend("free")
     return chart, f"{title}, {name} over {steps} steps. {'; '.join(words)}."
 
 
