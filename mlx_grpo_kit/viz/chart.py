@@ -250,7 +250,7 @@ class Plane:
             self._above.append(text(left + 33, y + size * 0.36, words, size=size))
 
     def _covered(self, left: float, top: float, wide: float, high: float) -> int:
-        """How many points of the lines, two pixels apart, are inside of a rectangle."""
+        """The number of points of the lines, two pixels apart, that are inside of a rectangle."""
         count = 0
         for xs, ys in self._drawn:
             points = [self._at(x, y) for x, y in zip(xs, ys, strict=True)]
