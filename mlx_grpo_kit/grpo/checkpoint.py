@@ -21,6 +21,8 @@ from typing import Any
 from mlx_grpo_kit.files import MANIFEST, check_saved, read_json, read_manifest, replaced_folder, whole_folder
 from mlx_grpo_kit.grpo.config import GRPOConfig
 from mlx_grpo_kit.grpo.policy import Policy
+from mlx_grpo_kit.grpo.processes import World
+from mlx_grpo_kit.grpo.sharding import ShardedPolicy, own_state
 from mlx_grpo_kit.qwen3 import Qwen3Config, load_pretrained, load_tokenizer, save_pretrained
 from mlx_grpo_kit.qwen3.adapters import Adapters, load_adapters, save_adapters
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
@@ -81,10 +83,19 @@ class Checkpoint:
 def save_checkpoint(folder: str | os.PathLike, checkpoint: Checkpoint) -> None:
     """Write a checkpoint. `folder` appears complete or not at all, and replaces an existing checkpoint.
 
+    If processes share the policy, all of them must call this. The first writes, and the others send it their parts.
+
     Raises FileExistsError if `folder` contains anything that the kit did not write, and OSError if it cannot be
     written.
     """
-    policy, tokenizer = checkpoint.policy, checkpoint.tokenizer
+    policy, moments, tokenizer = checkpoint.policy, _flat(checkpoint.optimizer_state), checkpoint.tokenizer
+    if isinstance(policy, ShardedPolicy):
+        moments, is_first, policy = policy.whole_state(moments), policy.world.rank == 0, policy.whole()
+        if not is_first:
+            del policy
+            for moment in moments.values():
+                moment.collect()
+            return
     state = {
         "step": checkpoint.step,
         "task": checkpoint.task,
@@ -102,12 +113,15 @@ def save_checkpoint(folder: str | os.PathLike, checkpoint: Checkpoint) -> None:
             save_pretrained(new / "model", policy.config, policy.trained, tokenizer=tokenizer)
             if policy.reference is not None:
                 save_pretrained(new / "reference", policy.config, policy.reference)
-        save_arrays(new / "optimizer.safetensors", _flat(checkpoint.optimizer_state))
+        del policy  # a sharded policy's whole arrays, before the moments need room
+        save_arrays(new / "optimizer.safetensors", moments)
         (new / STATE).write_text(json.dumps(state, indent=2, allow_nan=False) + "\n")
 
 
-def load_checkpoint(folder: str | os.PathLike, config_class: type[GRPOConfig] = GRPOConfig) -> Checkpoint:
-    """Read a checkpoint, after comparing the hash of every file.
+def load_checkpoint(
+    folder: str | os.PathLike, config_class: type[GRPOConfig] = GRPOConfig, world: World | None = None
+) -> Checkpoint:
+    """Read a checkpoint, after comparing the hash of every file; only this process's moments if `world` is sharded.
 
     Raises FileNotFoundError for a missing folder or file, and ValueError for a file that was changed or added.
     """
@@ -130,6 +144,8 @@ def load_checkpoint(folder: str | os.PathLike, config_class: type[GRPOConfig] = 
     if f"reference/{MANIFEST}" in saved:
         reference = load_pretrained(folder / "reference", dtype=None)[1]
     optimizer_state = _nested(load_arrays(folder / "optimizer.safetensors"))
+    if world is not None and world.sharded:
+        optimizer_state = own_state(optimizer_state, world)
     mx.eval(optimizer_state)
     policy = Policy(config, params, state.pop("compute_dtype"), None, scale, reference)
     return Checkpoint(

@@ -55,7 +55,7 @@ class OwnParts:
         """The parts of a step: these, and the kit's parts for the rest."""
         length, world = sampler.max_completion_length, sampler.world
         loss = args.loss(length)
-        learner = self.learner or learner_class(args, policy.dtype)
+        learner = self.learner or learner_class(args, policy.dtype, world.sharded)
         return Parts(
             sampler=self.sampler or sampler,
             rewards=TaskRewards(reward_funcs, args, length, world, warned_of),

@@ -1,11 +1,11 @@
 """Several processes, on one machine or many, that train one policy together through MLX's `mx.distributed`.
 
-Every process has the whole model and does its share of each step: it samples and scores its part of the prompts, all
+Every process has the whole model, unless the world is sharded (`sharding.py`), and does its share of each step: it samples and scores its part of the prompts, all
 see all rewards, and the gradients are added. The random numbers of a row depend only on its position in the whole
 batch, so any number of processes gives the same run up to float32 rounding.
 
 `mlx.launch -n 4 ...` starts the processes, and so does `train --processes 4` on one machine; a single process is a
-`World` of one.
+`World` of one. Processes that torchrun starts exchange through torch's gloo instead (`torchrun.py`).
 
 The cost, on paper: the gradients of P parameters are 4 P bytes, of which each of N processes in a ring sends and
 receives 2 (N - 1) / N. So a step waits 8 P (N - 1) / (N B) seconds for a network of B bytes per second, a third more at
@@ -23,10 +23,13 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from mlx_grpo_kit.runtime import mx
+
+T = TypeVar("T")
 
 MESSAGE = 1 << 24
 """The most numbers in a message of gradients (64 MB), unless one parameter alone has more."""
@@ -39,28 +42,33 @@ class ProcessLostError(RuntimeError):
 class World:
     """The processes that train together, seen from one of them.
 
-    All of them must call `gather`, `sum` and `together` in the same order.
+    All of them must call `gather`, `sum`, `sum_scatter` and `together` in the same order.
 
     Attributes:
         rank: this process's number, from 0. Number 0 writes files and prints.
         size: the number of processes.
+        sharded: True if each process holds only its share of the policy (`sharding.py`).
     """
 
-    def __init__(self, group: mx.distributed.Group | None = None):
-        self._group = group
+    def __init__(self, group: mx.distributed.Group | None = None, sharded: bool = False):
+        self._group, self.sharded = group, sharded
         self.rank = group.rank() if group is not None else 0
         self.size = group.size() if group is not None else 1
 
     @classmethod
-    def join(cls) -> World:
-        """The world that this process was started in: that of mlx.launch, or one of this process alone.
+    def join(cls, sharded: bool = False) -> World:
+        """The world that this process was started in: that of mlx.launch or torchrun, or one of this process alone.
 
-        Raises ProcessLostError if the others cannot be reached.
+        Raises ProcessLostError if the others cannot be reached, and ImportError for torchrun without torch.
         """
+        if "MLX_RANK" not in os.environ and os.environ.get("TORCHELASTIC_RUN_ID") and os.environ["WORLD_SIZE"] != "1":
+            from mlx_grpo_kit.grpo.torchrun import TorchrunWorld  # loads torch
+
+            return TorchrunWorld(sharded)
         if "MLX_RANK" not in os.environ or _is_alone():
-            return cls()
+            return cls(sharded=sharded)
         try:
-            return cls(mx.distributed.init(strict=True))
+            return cls(mx.distributed.init(strict=True), sharded)
         except RuntimeError as error:
             raise ProcessLostError(f"The other processes cannot be reached ({error}).") from error
 
@@ -93,10 +101,8 @@ class World:
         """
         if self.size == 1:
             return values
-        values = np.ascontiguousarray(values)
-        sent = mx.array(np.frombuffer(values.tobytes(), np.uint8))
-        received = self._wait_for(lambda: mx.distributed.all_gather(sent, group=self._group))
-        return np.frombuffer(np.array(received).tobytes(), values.dtype).reshape(-1, *values.shape[1:])
+        received = self._all_gather(np.ascontiguousarray(values).reshape(-1).view(np.uint8))
+        return received.view(values.dtype).reshape(-1, *values.shape[1:])
 
     def sum(self, arrays: dict[str, mx.array]) -> dict[str, mx.array]:
         """The sum over all processes of each float32 array, by name; evaluated, and bit for bit the same in all.
@@ -111,11 +117,15 @@ class World:
             ends = np.cumsum([arrays[name].size for name in names])
             flat = mx.concatenate([arrays.pop(name).reshape(-1) for name in names])
             mx.eval(flat)
-            flat = self._wait_for(lambda flat=flat: mx.distributed.all_sum(flat, group=self._group))
+            flat = self._all_sum(flat)
             parts = mx.split(flat, ends[:-1].tolist())
             sums |= {name: part.reshape(shape) for name, part, shape in zip(names, parts, shapes, strict=True)}
             mx.eval([sums[name] for name in names])
         return sums
+
+    def sum_scatter(self, rows: np.ndarray) -> np.ndarray:
+        """The sum over all processes of row number `rank`: float32 [size, N] -> [N]. May overwrite `rows`."""
+        return np.array(self._all_sum(mx.array(rows))[self.rank])
 
     def check_same(self, state: bytes) -> None:
         """Raise ValueError in all processes if the state of one differs from that of process 0."""
@@ -140,7 +150,15 @@ class World:
             said = self.gather(np.array([words], "S1000"))
             raise error or kinds[0](said[failed.argmax()].decode(errors="replace"))
 
-    def _wait_for(self, operation: Callable[[], mx.array]) -> mx.array:
+    def _all_gather(self, sent: np.ndarray) -> np.ndarray:
+        """The bytes of all processes, one after the other: uint8 [N] -> [size * N]."""
+        sent = mx.array(sent)
+        return np.array(self._wait_for(lambda: mx.distributed.all_gather(sent, group=self._group)))
+
+    def _all_sum(self, values: mx.array) -> mx.array:
+        return self._wait_for(lambda: mx.distributed.all_sum(values, group=self._group))
+
+    def _wait_for(self, operation: Callable[[], T]) -> T:
         try:
             result = operation()
             mx.eval(result)

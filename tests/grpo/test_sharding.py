@@ -1,0 +1,108 @@
+"""Processes that share one policy (`--fsdp`) learn what one process learns, and none of them holds it all."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mlx_grpo_kit.cli.processes import ring
+from mlx_grpo_kit.grpo import GRPOTrainer
+from mlx_grpo_kit.grpo.checkpoint import load_checkpoint
+from mlx_grpo_kit.qwen3.tokenizer import save_character_tokenizer
+from tests.grpo.sharded_run import RUNS, STEPS, Sevens, as_json
+
+ROOT = Path(__file__).parents[2]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+CASES = [("2-True", name) for name in RUNS]  # two under torchrun
+CASES += [("3-True", name) for name in [*RUNS][:2]]  # three in MLX's ring
+CASES += [("2-False", name) for name in [*RUNS][:1]]  # two under torchrun, each with the whole policy
+
+
+def run(*command, **environment):
+    subprocess.run([*command], cwd=ROOT, env=os.environ | environment, check=True, timeout=200)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """What one process and several, sharded or not, have written."""
+    folder = tmp_path_factory.mktemp("sharded")
+    save_character_tokenizer(folder)
+    script = ["-m", "tests.grpo.sharded_run", str(folder)]
+    run(sys.executable, *script, "False", "5")
+    run(*TORCHRUN, "2", *script, "True", "5", OMP_NUM_THREADS="1")
+    run(*TORCHRUN, "2", *script, "False", "1", OMP_NUM_THREADS="1")
+    workers = [
+        subprocess.Popen([sys.executable, *script, "True", "2"], cwd=ROOT, env=environment)
+        for environment in ring(3, folder)
+    ]
+    try:
+        assert [worker.wait(timeout=200) for worker in workers] == [0] * 3
+    finally:
+        for worker in workers:
+            worker.kill()
+    return folder
+
+
+def read(folder, world, name):
+    path = folder / f"{world}-{[*RUNS].index(name)}"
+    return json.loads(path.with_suffix(".json").read_text()), dict(np.load(path.with_suffix(".npz")))
+
+
+def assert_steps(steps, expected, rel=1e-3):
+    for one, other in zip(steps, expected, strict=True):
+        assert [row[:2] for row in one["rows"]] == [row[:2] for row in other["rows"]], "the same draws"
+        metrics, others = ({**each["metrics"], "step_time": 0} for each in (one, other))
+        assert metrics == pytest.approx(others, rel=rel, abs=1e-6)
+
+
+@pytest.mark.parametrize(("world", "name"), CASES)
+def test_it_is_the_run_of_one_process(folder, world, name):
+    found, params = read(folder, world, name)
+    expected, whole = read(folder, "1-False", name)
+    assert_steps(found["steps"], expected["steps"])
+    assert_steps(found["after"], expected["after"])
+    for one, other in zip(found["evaluated"], expected["evaluated"], strict=True):
+        assert one == pytest.approx(other)
+    for key, value in whole.items():
+        np.testing.assert_allclose(params[key], value, rtol=1e-3, atol=1e-5, err_msg=key)
+
+
+@pytest.mark.parametrize(("world", "name"), CASES)
+def test_a_process_holds_its_share(folder, world, name):
+    found, params = read(folder, world, name)
+    numbers = sum(value.size for value in params.values())
+    size = int(world[0]) if world.endswith("True") else 1
+    assert numbers / size <= found["held"] < numbers / size + len(params)
+
+
+@pytest.mark.parametrize(("world", "name"), CASES)
+def test_a_checkpoint_goes_on_as_if_nothing_had_happened(folder, world, name):
+    found, _ = read(folder, world, name)
+    for one, other in zip(found["again"], found["after"], strict=True):
+        assert one["rows"] == other["rows"]
+        assert {**one["metrics"], "step_time": 0} == {**other["metrics"], "step_time": 0}
+
+
+@pytest.mark.parametrize(("world", "name"), CASES)
+def test_a_checkpoint_is_that_of_one_process(folder, world, name):
+    """And so any number of processes, sharded or not, can continue from it."""
+    number = [*RUNS].index(name)
+    theirs, whole = (load_checkpoint(folder / f"{each}-{number}") for each in (world, "1-False"))
+    assert theirs.origin == whole.origin
+    pairs = {"parameters": (theirs.policy.trained, whole.policy.trained)}
+    pairs |= {key: (theirs.optimizer_state[key], whole.optimizer_state[key]) for key in whole.policy.trained}
+    if whole.policy.reference is not None:
+        pairs["reference"] = theirs.policy.reference, whole.policy.reference
+    for key, (one, other) in pairs.items():
+        assert one.keys() == other.keys()
+        for part in other:
+            np.testing.assert_allclose(np.array(one[part]), np.array(other[part]), rtol=2e-3, atol=1e-5, err_msg=key)
+    assert theirs.optimizer_state["step"].item() == whole.optimizer_state["step"].item()
+    task = Sevens()
+    resumed = GRPOTrainer.resume(folder / f"{world}-{number}", task)
+    expected = read(folder, "1-False", name)[0]["after"]
+    assert_steps([as_json(step) for step in resumed.train(STEPS + 1)], expected)
