@@ -26,7 +26,7 @@ from mlx_grpo_kit.grpo.sharding import ShardedPolicy, own_state
 from mlx_grpo_kit.qwen3 import Qwen3Config, load_pretrained, load_tokenizer, save_pretrained
 from mlx_grpo_kit.qwen3.adapters import Adapters, load_adapters, save_adapters
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
-from mlx_grpo_kit.qwen3.weight_files import load_arrays, save_arrays
+from mlx_grpo_kit.qwen3.weight_files import LaterArray, load_arrays, save_arrays
 from mlx_grpo_kit.runtime import mx
 
 STATE, ADAPTERS = "trainer_state.json", "adapters"
@@ -88,14 +88,27 @@ def save_checkpoint(folder: str | os.PathLike, checkpoint: Checkpoint) -> None:
     Raises FileExistsError if `folder` contains anything that the kit did not write, and OSError if it cannot be
     written.
     """
-    policy, moments, tokenizer = checkpoint.policy, _flat(checkpoint.optimizer_state), checkpoint.tokenizer
-    if isinstance(policy, ShardedPolicy):
-        moments, is_first, policy = policy.whole_state(moments), policy.world.rank == 0, policy.whole()
-        if not is_first:
-            del policy
-            for moment in moments.values():
-                moment.collect()
-            return
+    policy, moments = checkpoint.policy, _flat(checkpoint.optimizer_state)
+    if not isinstance(policy, ShardedPolicy):
+        _write(folder, checkpoint, policy, moments)
+        return
+    moments = policy.whole_state(moments)
+    if policy.world.rank == 0:
+        _write(folder, checkpoint, policy.whole(), moments)
+    else:
+        policy.whole()
+        for moment in moments.values():
+            moment.collect()
+    policy.wait()
+
+
+def _write(
+    folder: str | os.PathLike,
+    checkpoint: Checkpoint,
+    policy: Policy,
+    moments: Mapping[str, mx.array] | Mapping[str, LaterArray],
+) -> None:
+    """Write a checkpoint with a policy of whole arrays."""
     state = {
         "step": checkpoint.step,
         "task": checkpoint.task,
@@ -108,9 +121,9 @@ def save_checkpoint(folder: str | os.PathLike, checkpoint: Checkpoint) -> None:
         state["own_parts"] = [*checkpoint.own_parts]
     with replaced_folder(folder) as new:
         if policy.frozen is not None:
-            save_adapters(new / ADAPTERS, policy.config, policy.adapters(), tokenizer=tokenizer)
+            save_adapters(new / ADAPTERS, policy.config, policy.adapters(), tokenizer=checkpoint.tokenizer)
         else:
-            save_pretrained(new / "model", policy.config, policy.trained, tokenizer=tokenizer)
+            save_pretrained(new / "model", policy.config, policy.trained, tokenizer=checkpoint.tokenizer)
             if policy.reference is not None:
                 save_pretrained(new / "reference", policy.config, policy.reference)
         del policy  # a sharded policy's whole arrays, before the moments need room

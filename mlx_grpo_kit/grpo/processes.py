@@ -1,8 +1,9 @@
 """Several processes, on one machine or many, that train one policy together through MLX's `mx.distributed`.
 
-Every process has the whole model, unless the world is sharded (`sharding.py`), and does its share of each step: it samples and scores its part of the prompts, all
-see all rewards, and the gradients are added. The random numbers of a row depend only on its position in the whole
-batch, so any number of processes gives the same run up to float32 rounding.
+Every process does its share of each step: it samples and scores its part of the prompts, all see all rewards, and the
+gradients are added. Every process has the whole model, unless the world is sharded (`sharding.py`). The random numbers
+of a row depend only on its position in the whole batch, so any number of processes gives the same run up to float32
+rounding.
 
 `mlx.launch -n 4 ...` starts the processes, and so does `train --processes 4` on one machine; a single process is a
 `World` of one. Processes that torchrun starts exchange through torch's gloo instead (`torchrun.py`).

@@ -82,10 +82,7 @@ def own_parts(arrays: dict[str, mx.array], world: World) -> dict[str, mx.array]:
 
 
 def own_state(state: State, world: World) -> State:
-    """This process's part of an optimizer's state: {"step": ..., "learning_rate": ..., parameter: {"m": ..., "v": ...}}.
-
-    Empties `state`.
-    """
+    """This process's part of an optimizer's state, {"step": ..., parameter: {"m": ..., "v": ...}}. Empties `state`."""
     found = {name: state.pop(name) for name in [*state] if not isinstance(state[name], dict)}
     return found | {name: own_parts(state.pop(name), world) for name in [*state]}
 
@@ -134,6 +131,11 @@ class ShardedPolicy(Policy):
         whole = replace(self, reference=None).whole()
         if self.world.rank == 0:
             whole.save_pretrained(folder, tokenizer)
+        self.wait()
+
+    def wait(self) -> None:
+        """Wait until all processes are here: then a folder that the first one writes is complete."""
+        self.world.gather(np.zeros(1))
 
     def origin(self, task: str) -> str:
         """A hash of the task's name and of the whole model before its first step."""

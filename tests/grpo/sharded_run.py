@@ -1,4 +1,4 @@
-"""The runs of `test_sharding.py`: python -m tests.grpo.sharded_run FOLDER SHARDED COUNT, alone, under torchrun or a ring.
+"""The runs of `test_sharding.py`, in one process or several: python -m tests.grpo.sharded_run FOLDER SHARDED COUNT.
 
 SIZE-SHARDED-NUMBER in FOLDER gets each run's metrics, what it learned, and a checkpoint, of the first COUNT runs.
 """
@@ -46,7 +46,10 @@ class Sevens:
 
     def sevens(self, problems, completions):
         """Only for some prompts, so that other groups have no advantage at all."""
-        return [c.count("7") / 4 + len(c) / 8 if len(p.prompt) % 2 else 0.0 for p, c in zip(problems, completions)]
+        return [
+            c.count("7") / 4 + len(c) / 8 if len(p.prompt) % 2 else 0.0
+            for p, c in zip(problems, completions, strict=True)
+        ]
 
     def sample(self, rng, n):
         return [Problem(prompt=f"{n}=", answer="") for n in rng.integers(0, 200, n)]

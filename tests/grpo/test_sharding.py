@@ -106,3 +106,56 @@ def test_a_checkpoint_is_that_of_one_process(folder, world, name):
     resumed = GRPOTrainer.resume(folder / f"{world}-{number}", task)
     expected = read(folder, "1-False", name)[0]["after"]
     assert_steps([as_json(step) for step in resumed.train(STEPS + 1)], expected)
+
+
+LIMIT = 1000
+"""Megabytes that each process may allocate for a model of 270 MB and its training, which take 1,240 in one process."""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits a process's data")
+def test_a_model_that_does_not_fit_into_one_process_trains_in_two(folder):
+    script = ["-m", "tests.grpo.sharded_memory", str(folder)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    quiet = {"cwd": ROOT, "env": environment, "capture_output": True, "text": True, "timeout": 280}
+    alone = subprocess.run([sys.executable, *script, "False", str(LIMIT)], check=False, **quiet)
+    assert alone.returncode != 0
+    assert "allocate" in alone.stderr.splitlines()[-1], alone.stderr
+    two = subprocess.run([*TORCHRUN, "2", *script, "True", str(LIMIT)], check=False, **quiet)
+    assert two.returncode == 0, two.stderr
+    found = json.loads(two.stdout)
+    assert min(found["norms"]) > 0
+    # Half of 16 bytes per parameter, and what does not depend on the model; whole weights while sampling.
+    assert max(found["peaks"].values()) < min(LIMIT, 1.25 * found["estimate"])
+
+
+def refusal(world=None, **args):
+    with pytest.raises(ValueError, match="fsdp") as error:
+        check_sharded(GRPOConfig(**{"backend": "torch"} | args), 2 if world is None else world)
+    return str(error.value)
+
+
+def test_what_it_does_not_support_it_refuses():
+    assert "this is only one. Start several: torchrun --nproc-per-node 2" in refusal(world=1)
+    assert "backend is 'mlx', and fsdp needs torch's learner" in refusal(backend="mlx")
+    assert "backend is 'jax'" in refusal(backend="jax")
+    assert "backend is 'mlx'" in refusal(backend="mlx", lora_r=8)
+    for args in ({"optim": "adafactor"}, {"sync_ref_model": True, "beta": 0.1}, {"gradient_statistics": True}):
+        assert f"fsdp does not support {next(iter(args))}" in refusal(**args)
+    check_sharded(GRPOConfig(backend="torch", beta=0.1), 2)
+
+
+def test_a_trainer_and_a_learner_refuse_it_too(folder):
+    with pytest.raises(ValueError, match="this is only one"):
+        make(folder, "", World(sharded=True))
+    with pytest.raises(ValueError, match="a learner of your own"):
+        learner_class_of_shards(TorchLearner)
+
+
+def test_an_estimate_counts_the_share_of_a_process():
+    config, args = Qwen3Config.from_name("0.6B"), GRPOConfig(per_device_train_batch_size=8, backend="torch")
+    whole, half = (estimate_memory(config, args, 64, 64, processes=2, sharded=each) for each in (False, True))
+    for name in ("parameters", "optimizer", "gradients"):
+        assert half[name] == pytest.approx(whole[name] / 2)
+    assert half["whole weights"] == whole["parameters"]
+    always = half["parameters"] + half["optimizer"]
+    assert half["total"] > always + max(half["whole weights"], half["gradients"])
