@@ -67,8 +67,8 @@ def estimate_memory(
 
     Returns:
         "parameters", "optimizer" and "reference" take memory all the time; "KV cache" and, if `sharded`, "whole
-        weights" while sampling; "gradients" while learning and updating; "activations" and "log-probs" while learning; "update" while updating. "total" is the
-        peak, which is less than their sum.
+        weights" while sampling; "gradients" while learning and updating; "activations" and "log-probs" while learning;
+        "update" while updating. "total" is the peak, which is less than their sum.
     """
     shapes = list(param_shapes(config).values())
     trained = list(adapter_shapes(config, args.lora_r, args.lora_targets).values()) if args.lora_r else shapes

@@ -1,7 +1,7 @@
 """Train a model of 71 million parameters, 16 bytes each: python -m tests.grpo.sharded_memory FOLDER SHARDED MEGABYTES.
 
-It prints by how many megabytes the memory of the first process had grown at most, since before the model was made. MEGABYTES
-limits how much each process may allocate for the model and its training; 0 is no limit.
+MEGABYTES limits how much each process may allocate for the model and its training. The first process prints by how many
+megabytes its memory had grown at most at each point, since before the model was made.
 """
 
 import json
@@ -45,9 +45,8 @@ def main(folder, sharded, megabytes):
         peaks[name] = round(of_process("VmHWM") - before)
         Path("/proc/self/clear_refs").write_text("5")  # forgets the peak
 
-    if megabytes:
-        limit = int((of_process("VmData") + megabytes) * MB)
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    limit = int((of_process("VmData") + megabytes) * MB)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     trainer = GRPOTrainer(config, init_params(config), tokenizer, Letters(), args, world)
     measure("made")
     norms = [step.metrics["grad_norm"] for step in trainer.train(2)]
@@ -61,7 +60,7 @@ def main(folder, sharded, megabytes):
     measure("resumed")
     estimate = estimate_memory(config, args, 4, 4, world.size, sharded=sharded)["total"] // MB
     found = {
-        "megabytes": count_total_parameters(config) * 4 // MB,
+        "model": count_total_parameters(config) * 4 // MB,
         "peaks": peaks,
         "norms": norms,
         "estimate": estimate,

@@ -61,7 +61,7 @@ class Sevens:
         return len(completion) % 2 == 0
 
 
-def make(folder, name, world, **args):
+def make(folder, name, world, learner=None, **args):
     tokenizer = load_tokenizer(folder)
     config = Qwen3Config(
         vocab_size=tokenizer.vocab_size, hidden_size=10, intermediate_size=14, num_hidden_layers=2,
@@ -70,7 +70,7 @@ def make(folder, name, world, **args):
     )  # fmt: skip
     args = dict(num_generations=4, per_device_train_batch_size=24, learning_rate=1e-3, backend="torch") | args
     params = init_params(config, seed=1, scale=0.3)
-    return GRPOTrainer(config, params, tokenizer, Sevens(), GRPOConfig(**args), world)
+    return GRPOTrainer(config, params, tokenizer, Sevens(), GRPOConfig(**args), world, learner=learner)
 
 
 def as_json(step):

@@ -10,10 +10,14 @@ import numpy as np
 import pytest
 
 from mlx_grpo_kit.cli.processes import ring
-from mlx_grpo_kit.grpo import GRPOTrainer
+from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer, estimate_memory
 from mlx_grpo_kit.grpo.checkpoint import load_checkpoint
+from mlx_grpo_kit.grpo.learners import TorchLearner
+from mlx_grpo_kit.grpo.processes import World
+from mlx_grpo_kit.grpo.sharding import check_sharded
+from mlx_grpo_kit.qwen3 import Qwen3Config
 from mlx_grpo_kit.qwen3.tokenizer import save_character_tokenizer
-from tests.grpo.sharded_run import RUNS, STEPS, Sevens, as_json
+from tests.grpo.sharded_run import RUNS, STEPS, Sevens, as_json, make
 
 ROOT = Path(__file__).parents[2]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
@@ -144,11 +148,23 @@ def test_what_it_does_not_support_it_refuses():
     check_sharded(GRPOConfig(backend="torch", beta=0.1), 2)
 
 
+class Second(World):
+    """A sharded world of two, seen from the second process, in which nothing is exchanged."""
+
+    def __init__(self):
+        super().__init__(sharded=True)
+        self.rank, self.size = 1, 2
+
+    def gather(self, values):
+        return np.concatenate([values, values])
+
+
 def test_a_trainer_and_a_learner_refuse_it_too(folder):
     with pytest.raises(ValueError, match="this is only one"):
         make(folder, "", World(sharded=True))
-    with pytest.raises(ValueError, match="a learner of your own"):
-        learner_class_of_shards(TorchLearner)
+    with pytest.raises(ValueError, match="learner is TorchLearner, which needs whole parameters, and fsdp gives"):
+        make(folder, "", Second(), TorchLearner)
+    make(folder, "", Second())
 
 
 def test_an_estimate_counts_the_share_of_a_process():

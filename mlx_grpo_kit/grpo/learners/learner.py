@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -52,6 +52,9 @@ class Learner(ABC):
         loss_config: the settings of the loss.
         world: the processes that learn together.
     """
+
+    takes_parts: ClassVar[bool] = False
+    """True if the parameters are those of a `ShardedPolicy`: parts, of which each process has its own."""
 
     def __init__(self, config: Qwen3Config, args: GRPOConfig, loss_config: GRPOLossConfig, world: World | None = None):
         self.config, self.args, self.loss_config, self.world = config, args, loss_config, world or World()

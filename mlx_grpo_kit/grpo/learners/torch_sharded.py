@@ -39,6 +39,8 @@ from mlx_grpo_kit.runtime import mx
 class ShardedTorchLearner(TorchLearner):
     """`TorchLearner` for a `ShardedPolicy`: `params` and gradients are this process's parts."""
 
+    takes_parts = True
+
     def completion_logps(self, tensors: Mapping[str, Tensor], *given: Any, **options: Any) -> tuple[Tensor, Tensor]:
         """`torch_qwen3.completion_logps`, with whole weights for one layer at a time."""
         model = _Collected(param_shapes(self.config), tensors, self.world)
