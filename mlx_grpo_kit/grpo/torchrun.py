@@ -50,4 +50,5 @@ class TorchrunWorld(World):
         try:
             return operation()
         except RuntimeError as error:
-            raise ProcessLostError(f"Another process that torchrun started is gone ({error}).") from error
+            reason = str(error).partition(". This is typically")[0]
+            raise ProcessLostError(f"Another process that torchrun started is gone ({reason}).") from error

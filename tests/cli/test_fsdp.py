@@ -14,6 +14,7 @@ from mlx_grpo_kit.qwen3 import load_pretrained
 PYTHON = [sys.executable, "-m"]
 TORCHRUN = [*PYTHON, "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
 SIZES = ["--num-generations", "4", "--per-device-train-batch-size", "16", "--eval-problems", "8", "--eval-every", "1"]
+SIZES += ["--lr-scheduler-type", "constant"]
 
 
 def train(start, output, *options):
