@@ -6,7 +6,7 @@ of a row depend only on its position in the whole batch, so any number of proces
 rounding.
 
 `mlx.launch -n 4 ...` starts the processes, and so does `train --processes 4` on one machine; a single process is a
-`World` of one. Processes that torchrun starts exchange through torch's gloo instead (`torchrun.py`).
+`World` of one. Processes that torchrun starts exchange through torch's gloo instead (`gloo.py`).
 
 The cost, on paper: the gradients of P parameters are 4 P bytes, of which each of N processes in a ring sends and
 receives 2 (N - 1) / N. So a step waits 8 P (N - 1) / (N B) seconds for a network of B bytes per second, a third more at
@@ -24,7 +24,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -40,6 +40,40 @@ class ProcessLostError(RuntimeError):
     """Another process of the world is gone, so training together cannot continue."""
 
 
+class Exchange(Protocol):
+    """Exchanges between processes; `Gloo` in `gloo.py` describes the methods."""
+
+    rank: int
+    size: int
+
+    def all_gather(self, sent: np.ndarray) -> np.ndarray: ...
+
+    def all_sum(self, values: mx.array) -> mx.array: ...
+
+    def sum_scatter(self, rows: np.ndarray) -> np.ndarray: ...
+
+
+class Ring:
+    """Exchanges through MLX's `mx.distributed`."""
+
+    def __init__(self, group: mx.distributed.Group):
+        self._group, self.rank, self.size = group, group.rank(), group.size()
+
+    def all_gather(self, sent: np.ndarray) -> np.ndarray:
+        """The bytes of all processes, one after the other: uint8 [N] -> [size * N]."""
+        return np.array(mx.distributed.all_gather(mx.array(sent), group=self._group))
+
+    def all_sum(self, values: mx.array) -> mx.array:
+        """The sum over all processes, float32 of any shape; evaluated."""
+        sums = mx.distributed.all_sum(values, group=self._group)
+        mx.eval(sums)
+        return sums
+
+    def sum_scatter(self, rows: np.ndarray) -> np.ndarray:
+        """The sum over all processes of row number `rank`: float32 [size, N] -> [N]."""
+        return np.array(self.all_sum(mx.array(rows))[self.rank])
+
+
 class World:
     """The processes that train together, seen from one of them.
 
@@ -51,10 +85,9 @@ class World:
         sharded: True if each process holds only its share of the policy (`sharding.py`).
     """
 
-    def __init__(self, group: mx.distributed.Group | None = None, sharded: bool = False):
-        self._group, self.sharded = group, sharded
-        self.rank = group.rank() if group is not None else 0
-        self.size = group.size() if group is not None else 1
+    def __init__(self, exchange: Exchange | None = None, sharded: bool = False):
+        self._exchange, self.sharded = exchange, sharded
+        self.rank, self.size = (exchange.rank, exchange.size) if exchange is not None else (0, 1)
 
     @classmethod
     def join(cls, sharded: bool = False) -> World:
@@ -62,14 +95,15 @@ class World:
 
         Raises ProcessLostError if the others cannot be reached, and ImportError for torchrun without torch.
         """
-        if "MLX_RANK" not in os.environ and os.environ.get("TORCHELASTIC_RUN_ID") and os.environ["WORLD_SIZE"] != "1":
-            from mlx_grpo_kit.grpo.torchrun import TorchrunWorld  # loads torch
-
-            return TorchrunWorld(sharded)
-        if "MLX_RANK" not in os.environ or _is_alone():
+        launcher = _launcher()
+        if launcher is None:
             return cls(sharded=sharded)
         try:
-            return cls(mx.distributed.init(strict=True), sharded)
+            if launcher == "torchrun":
+                from mlx_grpo_kit.grpo.gloo import Gloo  # loads torch
+
+                return cls(Gloo(), sharded)
+            return cls(Ring(mx.distributed.init(strict=True)), sharded)
         except RuntimeError as error:
             raise ProcessLostError(f"The other processes cannot be reached ({error}).") from error
 
@@ -102,7 +136,8 @@ class World:
         """
         if self.size == 1:
             return values
-        received = self._all_gather(np.ascontiguousarray(values).reshape(-1).view(np.uint8))
+        sent = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+        received = self._wait_for(lambda: self._exchange.all_gather(sent))
         return received.view(values.dtype).reshape(-1, *values.shape[1:])
 
     def sum(self, arrays: dict[str, mx.array]) -> dict[str, mx.array]:
@@ -118,7 +153,7 @@ class World:
             ends = np.cumsum([arrays[name].size for name in names])
             flat = mx.concatenate([arrays.pop(name).reshape(-1) for name in names])
             mx.eval(flat)
-            flat = self._all_sum(flat)
+            flat = self._wait_for(lambda flat=flat: self._exchange.all_sum(flat))
             parts = mx.split(flat, ends[:-1].tolist())
             sums |= {name: part.reshape(shape) for name, part, shape in zip(names, parts, shapes, strict=True)}
             mx.eval([sums[name] for name in names])
@@ -126,7 +161,7 @@ class World:
 
     def sum_scatter(self, rows: np.ndarray) -> np.ndarray:
         """The sum over all processes of row number `rank`: float32 [size, N] -> [N]. May overwrite `rows`."""
-        return np.array(self._all_sum(mx.array(rows))[self.rank])
+        return self._wait_for(lambda: self._exchange.sum_scatter(rows))
 
     def check_same(self, state: bytes) -> None:
         """Raise ValueError in all processes if the state of one differs from that of process 0."""
@@ -151,23 +186,21 @@ class World:
             said = self.gather(np.array([words], "S1000"))
             raise error or kinds[0](said[failed.argmax()].decode(errors="replace"))
 
-    def _all_gather(self, sent: np.ndarray) -> np.ndarray:
-        """The bytes of all processes, one after the other: uint8 [N] -> [size * N]."""
-        sent = mx.array(sent)
-        return np.array(self._wait_for(lambda: mx.distributed.all_gather(sent, group=self._group)))
-
-    def _all_sum(self, values: mx.array) -> mx.array:
-        return self._wait_for(lambda: mx.distributed.all_sum(values, group=self._group))
-
     def _wait_for(self, operation: Callable[[], T]) -> T:
         try:
-            result = operation()
-            mx.eval(result)
+            return operation()
         except RuntimeError as error:
+            reason = str(error).partition(". This is typically")[0]  # gloo's guesses
             raise ProcessLostError(
-                f"Another process of the {self.size} that train together is gone ({error})."
+                f"Another process of the {self.size} that train together is gone ({reason})."
             ) from error
-        return result
+
+
+def _launcher() -> str | None:
+    """The program that started this process and others: "mlx", "torchrun", or None if there are no others."""
+    if "MLX_RANK" in os.environ:
+        return None if _is_alone() else "mlx"
+    return "torchrun" if "TORCHELASTIC_RUN_ID" in os.environ and os.environ["WORLD_SIZE"] != "1" else None
 
 
 def _is_alone() -> bool:
