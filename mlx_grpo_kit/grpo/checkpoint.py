@@ -83,7 +83,8 @@ class Checkpoint:
 def save_checkpoint(folder: str | os.PathLike, checkpoint: Checkpoint) -> None:
     """Write a checkpoint. `folder` appears complete or not at all, and replaces an existing checkpoint.
 
-    If processes share the policy, all of them must call this. The first writes, and the others send it their parts.
+    If processes share the policy, all of them must call this. The first writes, and the others send it their parts; if
+    it cannot write, they wait for it until its process ends.
 
     Raises FileExistsError if `folder` contains anything that the kit did not write, and OSError if it cannot be
     written.
@@ -94,9 +95,9 @@ def save_checkpoint(folder: str | os.PathLike, checkpoint: Checkpoint) -> None:
         return
     moments = policy.whole_state(moments)
     if policy.world.rank == 0:
-        _write(folder, checkpoint, policy.whole(), moments)
+        _write(folder, checkpoint, policy.whole(with_reference=True), moments)
     else:
-        policy.whole()
+        policy.whole(with_reference=True)
         for moment in moments.values():
             moment.collect()
     policy.wait()

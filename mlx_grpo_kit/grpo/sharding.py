@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from math import prod
 from typing import Any
@@ -101,9 +101,13 @@ class ShardedPolicy(Policy):
 
     world: World = field(default_factory=World, compare=False)
 
-    def whole(self) -> Policy:
-        """The same policy with whole arrays, in every process. It takes 4 bytes per parameter until it is dropped."""
-        reference = self.reference and dict(self.whole_arrays(self.reference))
+    def whole(self, with_reference: bool = False) -> Policy:
+        """The same policy with whole arrays, in every process. It takes 4 bytes per parameter until it is dropped.
+
+        The reference, which takes as much again, is left out by default.
+        """
+        reference = self.reference if with_reference else None
+        reference = reference and dict(self.whole_arrays(reference))
         return Policy(self.config, dict(self.whole_arrays(self.trained)), reference=reference)
 
     def whole_arrays(self, parts: Mapping[str, mx.array]) -> Iterator[tuple[str, mx.array]]:
@@ -128,10 +132,10 @@ class ShardedPolicy(Policy):
         self, folder: str | os.PathLike, tokenizer: Tokenizer, base: str | os.PathLike | None = None
     ) -> None:
         """Write a Hugging Face folder of the whole policy in the first process; the others send their parts."""
-        whole = replace(self, reference=None).whole()
-        if self.world.rank == 0:
-            whole.save_pretrained(folder, tokenizer)
-        self.wait()
+        whole = self.whole()
+        with self.world.together(OSError, ValueError):
+            if self.world.rank == 0:
+                whole.save_pretrained(folder, tokenizer)
 
     def wait(self) -> None:
         """Wait until all processes are here: then a folder that the first one writes is complete."""

@@ -65,7 +65,8 @@ class GRPOTrainer:
         task: the source of problems and rewards (mlx_grpo_kit.tasks).
         args: the settings.
         world: the processes that train this policy together. Each makes a trainer with the same arguments, and iterates
-            over the same steps of `train`. Reward functions then see only this process's groups.
+            over the same steps of `train`. Reward functions then see only this process's groups. In a sharded world
+            all processes must also evaluate, save and read `params` together.
         sampler, advantages: your own parts of a step (`step.Parts`). None means the kit's.
         loss: your own `LossType`. None means the one that `args.loss_type` names.
         learner: a subclass of `Learner`. None means the one that `args` select.
@@ -348,7 +349,7 @@ class GRPOTrainer:
         saved = saved.beside(folder, base)
         if task.name != saved.task:
             raise ValueError(f"{folder} was trained on task {saved.task!r}, not {task.name!r}. Pass the same task.")
-        args = replace(saved.args, **changes)
-        trainer = cls(saved.policy.config, {}, saved.tokenizer, task, args, world, **vars(own), _saved=saved)
-        trainer._changes = changed_settings(saved.args, args)
+        given = saved.policy.config, {}, saved.tokenizer, task, replace(saved.args, **changes)
+        trainer = cls(*given, world, **vars(own), _saved=saved)
+        trainer._changes = changed_settings(saved.args, trainer.args)
         return trainer

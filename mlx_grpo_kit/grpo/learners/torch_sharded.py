@@ -1,4 +1,4 @@
-"""torch's learner for a sharded policy: it collects the weights of a layer, computes the layer, and drops them.
+"""The torch learner for a sharded policy: it collects the weights of a layer, computes the layer, and drops them.
 
     forward     collect layer 0, compute, drop | collect layer 1, compute, drop | ...
     backward    ... | collect layer 1, compute it again, its gradient, add up over processes, keep this process's part
@@ -52,7 +52,7 @@ class ShardedTorchLearner(TorchLearner):
         return completion_logps(self.config, model, *given, **options, block=partial(checkpoint, block, **modes))
 
     def micro_batches(self, batch: Batch, rows: range, count: int) -> tuple[list[MicroBatch], dict[str, float]]:
-        """As many micro-batches as in the process with the most, because all collect the weights together."""
+        """The micro-batches, as many as in the process with the most: all collect the weights together."""
         own, left_out = super().micro_batches(batch, rows, count)
         most = self.world.gather(np.array([len(own)])).max()
         return own + [self._without_tokens(batch) for _ in range(most - len(own))], left_out
