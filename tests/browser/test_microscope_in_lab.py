@@ -164,7 +164,7 @@ def test_the_microscope_follows_every_control(open_notebook):
     }
     follows(lambda: control("updates").press("End"))
     control("scale rewards").select_option("group")
-    live.locator(".kit-complaint", has_text="'rloo' and scale_rewards 'group'").wait_for()
+    live.locator(".kit-complaint", has_text="'rloo' and scale_rewards is 'group'").wait_for()
     follows(lambda: control("advantage estimator").select_option("grpo"))
     assert notebook.page.evaluate(place) == top
 

@@ -23,6 +23,9 @@ from mlx_grpo_kit.course.chapters.chapter_20.museum import (
 )
 from mlx_grpo_kit.course.chapters.chapter_20.pictures.symptoms import PANELS
 from mlx_grpo_kit.course.chapters.chapter_20.record import LONG_KEPT, LONG_STEPS, _rounded, groups_of, long_steps_of
+from mlx_grpo_kit.grpo import GRPOConfig
+from mlx_grpo_kit.grpo.learners import MLXAtOnce
+from mlx_grpo_kit.grpo.step import draw_batch, grpo_step
 from mlx_grpo_kit.qwen3 import load_tokenizer
 from mlx_grpo_kit.runs.diagnosis import findings
 from mlx_grpo_kit.runtime import mx
@@ -76,6 +79,26 @@ def test_one_micro_batch_or_four_make_one_gradient(model, monkeypatch):
     assert norms[1:] == pytest.approx([norms[0]] * 2, rel=1e-4)
 
 
+@pytest.mark.parametrize("letter", ["healthy", "C", "I"])
+def test_the_healthy_functions_give_the_gradient_of_the_trainers_learner(letter, model, monkeypatch):
+    """From the same policy and batch, in the page's own step; the temperature and the sum of micro-batches tell."""
+    steps = []
+    monkeypatch.setattr(loop, "grpo_step", lambda *step: steps.append(step) or grpo_step(*step))
+    functions = BUGS[letter].functions() if letter in BUGS else loop.Functions()
+    next(loop.train(*model, 1, functions))
+    [(parts, policy, _, _)] = steps
+    batch = draw_batch(parts, policy, 1)
+    args = GRPOConfig(
+        num_generations=loop.GROUP, per_device_train_batch_size=32, gradient_accumulation_steps=4, loss_type="dapo",
+        temperature=loop.TEMPERATURE, epsilon=loop.EPSILON, beta=loop.BETA,
+    )  # fmt: skip
+    learner = MLXAtOnce(policy.config, args, args.loss(4))
+    found, expected = (one.gradient(policy, *one.prepare(policy, batch))[0] for one in (parts.learner, learner))
+    apart = max(float(mx.abs(found[name] - expected[name]).max()) for name in expected)
+    largest = max(float(mx.abs(value).max()) for value in expected.values())
+    assert (apart < 1e-3 * largest) == (letter == "healthy")
+
+
 def test_the_policy_that_was_given_stays_as_it_was(model):
     before = {name: np.array(value) for name, value in model[1].items()}
     for _ in loop.train(*model, 2):
@@ -100,8 +123,8 @@ def test_every_bug_is_an_edit_with_threads_and_words():
 
 @pytest.mark.parametrize("letter", ["healthy", *BUGS])
 def test_the_first_step_of_a_stored_run_repeats(letter, model):
-    parts = BUGS[letter].parts() if letter in BUGS else loop.Parts()
-    metrics = next(loop.train(*model, 1, parts)).metrics
+    functions = BUGS[letter].functions() if letter in BUGS else loop.Functions()
+    metrics = next(loop.train(*model, 1, functions)).metrics
     for name in PANELS:
         stored, now = CURVES[letter][name][0], _rounded(metrics[name])
         assert stored == now or stored == pytest.approx(now, abs=2e-3), (letter, name)
@@ -113,8 +136,8 @@ def end(run, name):
 
 @pytest.mark.parametrize(("letter", "seed"), [("healthy", 0), ("M", 2)])
 def test_the_first_step_of_a_long_run_repeats(letter, seed):
-    parts = BUGS[letter].parts() if letter in BUGS else loop.Parts()
-    [step] = long_steps_of(parts, seed, 1)
+    functions = BUGS[letter].functions() if letter in BUGS else loop.Functions()
+    [step] = long_steps_of(functions, seed, 1)
     assert len(step.completions) == 64
     for name in LONG_KEPT:
         stored = stored_long_curves()[letter][name][seed]
@@ -201,9 +224,9 @@ def test_the_record_of_a_mystery_has_its_curves_and_the_advantages_that_its_part
         record = stored_record(run)
         assert len(record) == 60
         assert record.column("kl") == CURVES[run]["kl"]
-        parts = BUGS[letter].parts() if letter in BUGS else loop.Parts()
+        functions = BUGS[letter].functions() if letter in BUGS else loop.Functions()
         if run in ("run 4", "run 5"):
-            now = groups_of([next(loop.train(*model, 1, parts, seed))])[0]
+            now = groups_of([next(loop.train(*model, 1, functions, seed))])[0]
             stored = record.at(1).completions
             assert [one.completion for one in stored] == [text for _, texts, _, _ in now for text in texts]
             assert [one.advantage for one in stored] == [value for *_, values in now for value in values]
@@ -516,5 +539,5 @@ def test_tests_catch_every_bug_but_one_and_let_the_healthy_part_pass():
 
 
 def test_a_part_of_ones_own_goes_into_the_loop(model):
-    mine = replace(loop.Parts(), reward=lambda problem, text: float(len(text)))
+    mine = replace(loop.Functions(), reward=lambda problem, text: float(len(text)))
     assert next(loop.train(*model, 1, mine)).metrics["reward"] > 1

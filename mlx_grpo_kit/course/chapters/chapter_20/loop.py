@@ -1,7 +1,8 @@
-"""GRPO in small parts, for chapter 20: each part is a function that you can replace by a sick one.
+"""GRPO in nine functions, for chapter 20: each is a few lines that you can replace by sick ones.
 
-It is the loop of chapter 18 again, without the speed and comfort of `mlx_grpo_kit/grpo/trainer.py`, and with two lines
-for tests: it keeps the sampler's log-probability of each token, and the scorer has to compute the same number.
+The step is the kit's own (`mlx_grpo_kit/grpo/step.py`, which chapter 18 builds). This file makes its parts of the nine
+functions. The learner measures what most programs do not: how far the scorer's log-probability of each token is from
+the one that the sampler stored.
 """
 
 from __future__ import annotations
@@ -12,13 +13,22 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+from mlx_grpo_kit.runtime import mx  # isort: skip  first: it loads the fast BLAS before anything loads MLX
+import mlx.optimizers as optim
 import numpy as np
 
-from mlx_grpo_kit.generation import SamplingConfig, generate
 from mlx_grpo_kit.generation.batching import pad
+from mlx_grpo_kit.grpo.batch import Batch, Completions, Scores
+from mlx_grpo_kit.grpo.config import GRPOConfig
+from mlx_grpo_kit.grpo.metrics import batch_metrics
+from mlx_grpo_kit.grpo.optimizer import Gradient
+from mlx_grpo_kit.grpo.policy import Policy
+from mlx_grpo_kit.grpo.rewards import TaskRewards
+from mlx_grpo_kit.grpo.sampler import PolicySampler
+from mlx_grpo_kit.grpo.state import TrainStep
+from mlx_grpo_kit.grpo.step import Parts, grpo_step
 from mlx_grpo_kit.qwen3 import qwen3_forward
-from mlx_grpo_kit.runtime import mx
-from mlx_grpo_kit.tasks import Addition
+from mlx_grpo_kit.tasks import Addition, Problem
 
 GROUP, PROMPTS, MICRO_BATCHES = 8, 16, 4
 LEARNING_RATE, MAX_NORM, TEMPERATURE = 5e-4, 1.0, 1.2
@@ -95,8 +105,8 @@ def keep_reference(params):
 
 
 @dataclass(frozen=True)
-class Parts:
-    """The parts of the loop; `dataclasses.replace(Parts(), score=mine)` replaces one."""
+class Functions:
+    """The nine functions of the loop; `dataclasses.replace(Functions(), score=mine)` replaces one."""
 
     num_new_tokens: Callable[..., Any] = num_new_tokens
     reward: Callable[..., Any] = reward
@@ -114,112 +124,161 @@ def train(
     params,
     tokenizer,
     max_steps: int,
-    parts: Parts = Parts(),
+    functions: Functions = Functions(),
     seed: int = 0,
     *,
     task: Any = None,
     num_prompts: int = PROMPTS,
-    learning_rate: float | None = None,
-) -> Iterator[Any]:
-    """Train with `parts`; yield a record with `.step`, `.metrics` and `.completions` after each step.
+    optimizer: optim.Optimizer | None = None,
+) -> Iterator[TrainStep]:
+    """Train with these functions; yield the kit's record of each step.
 
-    The default task is `Addition()`, and the default learning rate LEARNING_RATE. A step draws GROUP completions for
-    each of `num_prompts` problems. The caller's `params` are not changed. A step whose gradient is not finite is the
-    last.
+    The default task is `Addition()`, and the default optimizer `adamw()`. A step draws GROUP completions for each of
+    `num_prompts` problems. The caller's `params` are not changed. A step whose gradient is not finite is the last.
     """
-    import mlx.optimizers as optim  # here, because the kit has to choose MLX's BLAS before MLX is loaded
+    task, params = task or Addition(), dict(params)
+    args = GRPOConfig(
+        num_generations=GROUP,
+        per_device_train_batch_size=num_prompts * GROUP // MICRO_BATCHES,
+        gradient_accumulation_steps=MICRO_BATCHES,
+        max_completion_length=functions.num_new_tokens(task),
+        temperature=TEMPERATURE,
+        seed=seed,
+    )
 
-    task, rng, end = task or Addition(), np.random.default_rng(seed), min(tokenizer.eos_token_ids)
-    params = dict(params)
-    reference = parts.keep_reference(params)
-    optimizer = optim.AdamW(learning_rate or LEARNING_RATE, weight_decay=0.0, bias_correction=True)
-    for step in range(1, max_steps + 1):
-        problems = [problem for problem in task.sample(rng, num_prompts) for _ in range(GROUP)]
-        prompts = [tokenizer.encode(problem.prompt) for problem in problems]
-        sampling = SamplingConfig(parts.num_new_tokens(task), TEMPERATURE)
-        rollout = generate(config, params, prompts, sampling=sampling, eos_token_ids=[end], seed=seed * 100_000 + step)
-        texts = [tokenizer.decode(ids) for ids in rollout.completions]
-        rewards = np.array([parts.reward(*each) for each in zip(problems, texts, strict=True)])
-        judged = np.asarray(parts.advantages(rewards, GROUP))
+    def reward(problems, completions):
+        return [*map(functions.reward, problems, completions)]
 
-        ids, old = _padded(rollout.completions, end), _padded(rollout.logps, NO_LOGP)
-        grads, seen = [], []
-        for rows in np.split(np.arange(len(problems)), MICRO_BATCHES):
-            batch = SimpleNamespace(
-                prompts=[prompts[row] for row in rows],
+    def advantages(completions: Completions, scores: Scores):
+        rewards = scores.values[:, 0]
+        return rewards, functions.advantages(rewards, completions.num_generations)
+
+    policy = Policy(config, params, reference=functions.keep_reference(params))
+    parts = Parts(
+        sampler=MuseumSampler(tokenizer, task, args),
+        rewards=TaskRewards([reward], args, args.max_completion_length),
+        advantages=advantages,
+        learner=MuseumLearner(functions, min(tokenizer.eos_token_ids)),
+        optimizer=MuseumOptimizer(optimizer or adamw()),
+    )
+    for step in range(max_steps):
+        policy, batch, learned = grpo_step(parts, policy, step, LEARNING_RATE)
+        right = map(task.is_correct, batch.completions.problems, batch.completions.texts)
+        entropies = [value for row in batch.completions.entropies for value in row]
+        metrics = {"accuracy": float(np.mean([*right])), "entropy": float(np.mean(entropies))}
+        yield TrainStep(step + 1, batch_metrics(batch) | metrics | learned, batch.records())
+        if not math.isfinite(learned["grad_norm"]):
+            return
+
+
+class MuseumSampler(PolicySampler):
+    """The kit's sampler, with problems from one stream of random numbers: the stored runs were drawn that way."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.rng = np.random.default_rng(self.args.seed)
+
+    def draw(
+        self, step: int, attempt: int = 0, num_groups: int | None = None
+    ) -> tuple[list[Problem], list[list[int]], int]:
+        """The next problems of the task, one per completion, their prompts' tokens, and the seed to sample with."""
+        drawn = self.task.sample(self.rng, self.args.num_groups)
+        problems = [problem for problem in drawn for _ in range(self.args.num_generations)]
+        return problems, self.encode(problems), self.args.seed * 100_000 + step + 1
+
+
+@dataclass(frozen=True)
+class MuseumLearner:
+    """The learner part of a step, made of the functions for mask, scores, loss and gradient.
+
+    `end` is the id of the end token, with which completions are padded.
+    """
+
+    functions: Functions
+    end: int
+
+    def prepare(self, policy: Policy, batch: Batch) -> list[list[SimpleNamespace]]:
+        """The micro-batches of the step's only update, with their masks and the reference's log-probabilities."""
+        these, found = batch.completions, []
+        ids, old = _padded(these.completion_ids, self.end), _padded(these.logps, NO_LOGP)
+        for rows in np.split(np.arange(len(these)), MICRO_BATCHES):
+            micro = SimpleNamespace(
+                prompts=[these.prompt_ids[row] for row in rows],
                 ids=mx.array(ids[rows].astype(np.int32)),
-                old=mx.array(old[rows].astype(np.float32)),
-                advantages=mx.array(judged[rows].astype(np.float32)),
+                old_logps=mx.array(old[rows].astype(np.float32)),
+                advantages=mx.array(batch.advantages[rows]),
             )
-            loss, grad, about = _micro_batch(config, params, reference, parts, batch, end)
+            micro.mask = self.functions.completion_mask(micro.ids, self.end)
+            micro.ref_logps = self.score(policy, policy.reference, micro)
+            found.append(micro)
+        return [found]
+
+    def score(self, policy: Policy, params, micro: SimpleNamespace) -> mx.array:
+        """The log-probabilities of a micro-batch's tokens under `params`, [B, T]."""
+        return self.functions.score(policy.config, params, micro.prompts, micro.ids, TEMPERATURE)
+
+    def gradient(self, policy: Policy, micro_batches: list[SimpleNamespace]) -> tuple[Gradient, dict[str, float]]:
+        """The gradient of the whole batch, and the means of its micro-batches' metrics."""
+        grads, num_tokens, history = [], [], []
+        for micro in micro_batches:
+            kept = {}
+
+            def loss_of(logps, micro=micro, kept=kept):
+                kept["logps"] = mx.stop_gradient(logps)
+                return self.functions.policy_loss(logps, micro.old_logps, micro.ref_logps, micro.advantages, micro.mask)
+
+            def score_with(params, micro=micro):
+                return self.score(policy, params, micro)
+
+            loss, grad = self.functions.loss_and_gradient(policy.trained, score_with, loss_of)
             mx.eval(loss, grad)
             grads.append(grad)
-            seen.append({"loss": loss.item(), **about})
-        grad = parts.accumulate(grads, [about["tokens"] for about in seen])
-        norm = math.sqrt(sum(mx.sum(value * value).item() for value in grad.values()))
-        metrics = _metrics(task, problems, texts, rewards, rollout, seen) | {"grad_norm": norm}
-        yield SimpleNamespace(step=step, metrics=metrics, completions=_completions(problems, texts, rewards, judged))
-        if not math.isfinite(norm):
-            return
-        shrink = min(1.0, MAX_NORM / (norm + 1e-6))
-        updated = optimizer.apply_gradients({name: value * shrink for name, value in grad.items()}, params)
-        mx.eval(updated, optimizer.state)
-        for name, value in updated.items():
-            params[name] = value
+            num_tokens.append(micro.mask.sum().item())
+            history.append({"loss": loss.item(), **_distances(micro, kept["logps"])})
+        gradient = Gradient(self.functions.accumulate(grads, num_tokens))
+        metrics = {name: float(np.mean([each[name] for each in history])) for name in history[0]}
+        return gradient, metrics | {"grad_norm": gradient.norm}
+
+
+def _distances(micro: SimpleNamespace, logps: mx.array) -> dict[str, float]:
+    """The distance of the scorer from the sampler, and of the policy from the reference, as means over the tokens."""
+    known = micro.old_logps > NO_LOGP / 2
+    apart = mx.where(known, logps - micro.old_logps, 0.0)
+    behind = mx.where(known, micro.ref_logps - logps, 0.0)
+    ratio, judged = mx.exp(apart), micro.advantages[:, None]
+    clipped = known & mx.where(judged > 0, ratio > 1 + EPSILON, ratio < 1 - EPSILON) & (judged != 0)
+    count = known.sum().item()
+    return {
+        "kl": (mx.exp(behind) - behind - 1).sum().item() / count,
+        "clip_ratio/region_mean": clipped.sum().item() / count,
+        "sampling/sampling_logp_difference/mean": mx.abs(apart).sum().item() / count,
+    }
+
+
+def adamw(learning_rate: float = LEARNING_RATE, bias_correction: bool = True) -> optim.Optimizer:
+    """MLX's AdamW without weight decay."""
+    return optim.AdamW(learning_rate, weight_decay=0.0, bias_correction=bias_correction)
+
+
+@dataclass(frozen=True)
+class MuseumOptimizer:
+    """The optimizer part of a step, by an optimizer of MLX with a learning rate of its own."""
+
+    rule: optim.Optimizer
+
+    def check(self, gradient: Gradient, metrics: dict[str, float], learning_rate: float) -> None:
+        """Accept everything: the curves of an exhibit may show a gradient that is not finite."""
+
+    def __call__(self, policy: Policy, gradient: Gradient, learning_rate: float) -> Policy:
+        """Replace the arrays in the policy's dictionary by updated ones, if the gradient is finite."""
+        if math.isfinite(gradient.norm):
+            shrink = min(1.0, MAX_NORM / (gradient.norm + 1e-6))
+            shrunk = {name: value * shrink for name, value in gradient.items()}
+            policy.trained.update(self.rule.apply_gradients(shrunk, policy.trained))
+            mx.eval(policy.trained, self.rule.state)
+        return policy
 
 
 def _padded(rows: Sequence[Sequence[float]], filler: float) -> np.ndarray:
     width = max(map(len, rows))
     return np.array([[*row, *[filler] * (width - len(row))] for row in rows])
-
-
-def _micro_batch(config, params, reference, parts, batch, end):
-    mask = parts.completion_mask(batch.ids, end)
-    ref_logps = parts.score(config, reference, batch.prompts, batch.ids, TEMPERATURE)
-    kept = {}
-
-    def score_with(params):
-        return parts.score(config, params, batch.prompts, batch.ids, TEMPERATURE)
-
-    def loss_of(logps):
-        kept["logps"] = mx.stop_gradient(logps)
-        return parts.policy_loss(logps, batch.old, ref_logps, batch.advantages, mask)
-
-    loss, grad = parts.loss_and_gradient(params, score_with, loss_of)
-    # Measurements: the distance of the scorer from the sampler, and of the policy from the reference.
-    known = batch.old > NO_LOGP / 2
-    apart = mx.where(known, kept["logps"] - batch.old, 0.0)
-    behind = mx.where(known, ref_logps - kept["logps"], 0.0)
-    ratio, up = mx.exp(apart), batch.advantages[:, None] > 0
-    clipped = known & mx.where(up, ratio > 1 + EPSILON, ratio < 1 - EPSILON) & (batch.advantages[:, None] != 0)
-    count = known.sum().item()
-    about = {
-        "tokens": mask.sum().item(),
-        "kl": (mx.exp(behind) - behind - 1).sum().item() / count,
-        "clip_ratio/region_mean": clipped.sum().item() / count,
-        "sampling/sampling_logp_difference/mean": mx.abs(apart).sum().item() / count,
-    }
-    return loss, grad, about
-
-
-def _metrics(task, problems, texts, rewards, rollout, seen):
-    groups, lengths = rewards.reshape(-1, GROUP), [*map(len, rollout.completions)]
-    right = [*map(task.is_correct, problems, texts)]
-    means = {name: float(np.mean([each[name] for each in seen])) for name in seen[0] if name != "tokens"}
-    return means | {
-        "reward": float(rewards.mean()),
-        "reward_std": float(rewards.std(ddof=1)),
-        "accuracy": float(np.mean(right)),
-        "frac_reward_zero_std": float((np.ptp(groups, axis=1) == 0).mean()),
-        "entropy": float(np.mean([value for row in rollout.entropies for value in row])),
-        "completions/mean_length": float(np.mean(lengths)),
-        "completions/max_length": float(max(lengths)),
-        "completions/clipped_ratio": 1 - float(np.mean(rollout.finished)),
-    }
-
-
-def _completions(problems, texts, rewards, judged):
-    return [
-        SimpleNamespace(problem=p, prompt=p.prompt, completion=text, reward=float(r), advantage=float(a))
-        for p, text, r, a in zip(problems, texts, rewards, judged, strict=True)
-    ]

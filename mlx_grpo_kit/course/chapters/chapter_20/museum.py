@@ -1,6 +1,6 @@
 """The exhibits: thirteen bugs of public GRPO programs, each of them a few changed lines in one part of the loop.
 
-    for step in train(config, params, tokenizer, 60, BUGS["H"].parts()): ...
+    for step in train(config, params, tokenizer, 60, BUGS["H"].functions()): ...
 
 A bug is an edit of a part's source, so the code on display is the code that runs.
 """
@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from mlx_grpo_kit.course.chapters.chapter_20 import loop
-from mlx_grpo_kit.course.chapters.chapter_20.loop import Parts
+from mlx_grpo_kit.course.chapters.chapter_20.loop import Functions
 from mlx_grpo_kit.course.slips import edited, patched
 from mlx_grpo_kit.runs.record import RunRecord
 
@@ -50,9 +50,9 @@ class Bug:
         """The part with the bug in it."""
         return edited(self.part, *self.diff)
 
-    def parts(self) -> Parts:
-        """All parts of the loop, with this one sick."""
-        return replace(Parts(), **{self.part.__name__: self.sick_part()})
+    def functions(self) -> Functions:
+        """All functions of the loop, with this one sick."""
+        return replace(Functions(), **{self.part.__name__: self.sick_part()})
 
     def lines(self) -> list[str]:
         """The changed lines: lines of the healthy part begin with "-", lines of the sick part with "+"."""
