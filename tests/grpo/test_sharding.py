@@ -128,8 +128,8 @@ def test_a_model_that_does_not_fit_into_one_process_trains_in_two(folder):
     assert two.returncode == 0, two.stderr
     found = json.loads(two.stdout)
     assert min(found["norms"]) > 0
-    # Half of 16 bytes per parameter, and what does not depend on the model; whole weights while sampling.
-    assert max(found["peaks"].values()) < min(LIMIT, 1.25 * found["estimate"])
+    # Layers that stayed whole until the backward pass would add 100 MB.
+    assert max(found["peaks"].values()) < 1.15 * found["estimate"]
 
 
 def refusal(world=None, **args):
