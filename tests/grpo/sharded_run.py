@@ -89,10 +89,10 @@ def main(folder, sharded, count):
             evaluated += [trainer.evaluate(n, num_samples=k) for n, k in ((1, 1), (3, 2))]
         held = sum(value.size for value in trainer.policy.trained.values())
         trainer.save_checkpoint(to)
-        after = [as_json(step) for step in trainer.train(STEPS + 1)]
+        after = [as_json(step) for step in trainer.train(STEPS + 2)]
         params = trainer.params
         resumed = GRPOTrainer.resume(to, Sevens(), world=world)
-        again = [as_json(step) for step in resumed.train(STEPS + 1)]
+        again = [as_json(step) for step in resumed.train(STEPS + 2)]
         if world.rank == 0:
             np.savez(to.with_suffix(".npz"), **{name: np.array(value) for name, value in params.items()})
             found = {"steps": steps, "evaluated": evaluated, "held": held, "after": after, "again": again}
