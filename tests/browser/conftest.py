@@ -32,7 +32,7 @@ from mlx_grpo_kit.course.catalogue import find
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 SECONDS_TO_START = 90
 SIZE = {"width": 1280, "height": 1000}
-MILLISECONDS_BETWEEN_LOOKS = 100  # Playwright would look, and Chromium draw, sixty times a second while a kernel works
+MILLISECONDS_BETWEEN_LOOKS = 100  # the default, sixty looks per second, takes time from the kernel
 
 
 @pytest.fixture(scope="session")
@@ -109,11 +109,11 @@ def _wait_until_up(server, url, log):
 
 
 class NotebookPage:
-    """A notebook opened in JupyterLab, as far as the tests need it. Cells count from 0, code and text alike."""
+    """A notebook opened in JupyterLab, with the operations that tests need. Cells of both kinds count from 0."""
 
     def __init__(self, page, path):
         self.page, self.path = page, path
-        # What a widget of another notebook left in the page would dress the pictures of this one.
+        # Style sheets that widgets of another notebook left in the page would affect this one.
         page.evaluate("() => document.querySelectorAll('style[id^=mlx_grpo_kit]').forEach(sheet => sheet.remove())")
         page.set_viewport_size(SIZE)
         page.mouse.move(0, 0)
@@ -142,7 +142,7 @@ class NotebookPage:
         )
 
     def set_source(self, index, source):
-        """Type `source` in place of what a cell holds."""
+        """Replace the source of a cell by typing `source`."""
         self.page.evaluate(
             "([index, source]) => jupyterapp.shell.currentWidget.content.widgets[index].model"
             ".sharedModel.setSource(source)",
@@ -159,7 +159,7 @@ class NotebookPage:
         self.cell(index).wait_for(timeout=10_000)
 
     def outputs(self, index):
-        """What the cell's output is now: a list of nbformat outputs, empty for a text cell."""
+        """The cell's current outputs: a list of nbformat outputs, empty for a text cell."""
         return self.page.evaluate(
             "index => jupyterapp.shell.currentWidget.content.widgets[index].model.outputs?.toJSON() ?? []", index
         )
@@ -172,7 +172,7 @@ class NotebookPage:
         return "\n".join("".join(part) for part in parts)
 
     def wait_until_idle(self, seconds=60):
-        """Until no cell is running or waiting to run. Fails when for `seconds` none of them has ended."""
+        """Wait until no cell is running or waiting to run. Fails if no cell ends for `seconds`."""
         count = (
             "jupyterapp.shell.currentWidget.content.widgets.filter(cell => cell.model.type === 'code'"
             " && cell.model.executionState === 'running').length"
@@ -188,11 +188,11 @@ class NotebookPage:
         )
 
     def wait_for_text(self, index, text, seconds=30):
-        """Until the page shows `text` in the outputs of a cell."""
+        """Wait until the page shows `text` in the outputs of a cell."""
         self.cell(index).locator(".jp-OutputArea-output", has_text=text).first.wait_for(timeout=seconds * 1000)
 
     def wait_for_words(self, words):
-        """Until a panel's picture, wherever it is on the page, says `words` to those who cannot see it."""
+        """Wait until the alt text of a panel's picture, anywhere on the page, contains `words`."""
         self.page.wait_for_function(
             "words => [...document.querySelectorAll('.widget-html svg title')].some(title =>"
             " title.textContent.includes(words))",
@@ -215,7 +215,7 @@ class NotebookPage:
         return self.saved()
 
     def saved(self):
-        """The file as it is now."""
+        """The notebook's file as it is on disk."""
         return nbformat.read(self.path, as_version=4)
 
     def close(self):
@@ -229,7 +229,7 @@ class NotebookPage:
 
 
 class Tab:
-    """JupyterLab in a tab of the browser, loaded once for many notebooks: to load it takes longer than most tests."""
+    """JupyterLab in a tab of the browser, loaded once for many notebooks: loading takes longer than most tests."""
 
     def __init__(self, browser, url):
         self.browser, self.url, self.context = browser, url, None
@@ -245,7 +245,7 @@ class Tab:
         return self.context.pages[0]
 
     def close(self):
-        """The next test gets a new one."""
+        """Discard this tab, so that the next test gets a new one."""
         if self.context is not None:
             self.context.close()
             self.context = None
@@ -273,7 +273,7 @@ def open_notebook(lab, tab, request):
         try:
             shown = NotebookPage(tab.page, path)
         except PlaywrightTimeoutError:
-            tab.close()  # another notebook has left it in a state in which none opens; in a new one it has to
+            tab.close()  # an earlier notebook left the tab in a state in which none opens; in a new tab it has to open
             shown = NotebookPage(tab.page, path)
         opened.append(shown)
         return shown
@@ -286,16 +286,16 @@ def open_notebook(lab, tab, request):
                 notebook.close()
     finally:
         if request.session.testsfailed > failed_before or any(notebook.open for notebook in opened):
-            tab.close()  # who knows what it shows
+            tab.close()  # its state is unknown
 
 
-# Contrast takes axe-core most of its time; that of every ink is computed in tests/viz/test_style.py.
+# The check of contrast takes most of axe-core's time; tests/viz/test_style.py computes the contrast of every ink.
 LEFT_OUT = {"color-contrast"}
 
 
 @pytest.fixture(scope="session")
 def violations():
-    """(page, selector of the parts to look at, names of rules to leave out) -> axe-core's complaints about them."""
+    """A function (page, selector of the parts to check, names of rules to skip) -> axe-core's complaints."""
 
     def violations(page, selector, leave_out=()):
         rules = {rule: {"enabled": False} for rule in LEFT_OUT | {*leave_out}}
@@ -315,9 +315,9 @@ CHECK = re.compile(r'^check\("(\d\d\.\d+)", (\w+)\)$', flags=re.M)
 
 @pytest.fixture(scope="session")
 def solved():
-    """(path of a notebook) -> (the notebook with each exercise's solution in a cell below its stub, their places).
+    """A function (path of a notebook) -> (the notebook with each solution in a cell below its stub, their positions).
 
-    What a learner writes there has to work with the names that the notebook itself has made.
+    A reader's answer has to work with the names that the notebook itself defines.
     """
 
     def solved(path):

@@ -1,6 +1,6 @@
-"""The last cell of a notebook with answers: print where one of them is another function than the kit's solution.
+"""The last cell of a notebook with answers: print each difference between an answer and the kit's solution.
 
-Their words are the same. They may differ by the things that global names stand for, there and here.
+Both have the same source. They can differ only in the values of global names.
 """
 
 import inspect
@@ -12,7 +12,7 @@ from mlx_grpo_kit.course.record import passed_here
 
 
 def functions(value):
-    """A function's own self, or the methods of a class, by name."""
+    """The function itself, or the methods of a class, by name."""
     members = vars(value) if isinstance(value, type) else {value.__name__: value}
     return {name: each for name, each in members.items() if isinstance(each, types.FunctionType)}
 
@@ -27,7 +27,7 @@ def words(function):
 
 
 def differences(answer, solution, where, seen=()):
-    """Paths of global names that lead to different things."""
+    """Paths of global names that have different values."""
     answer, solution = inspect.unwrap(answer), inspect.unwrap(solution)  # `use` converts what an answer returns
     if answer is solution or answer in seen:
         return []

@@ -1,4 +1,4 @@
-"""An answer that passed in one notebook is used by another one, in a kernel of its own, which says whose it is."""
+"""An answer that passed in one notebook is used in another kernel, which says where it comes from."""
 
 import re
 import shutil
@@ -46,7 +46,7 @@ def run(notebook, id, source=None):
 
 @pytest.fixture
 def no_answers_yet(lab):
-    """No answers from other tests, and none left for them."""
+    """Hide stored answers of other tests, and leave none for them."""
     record = lab[1].parent / "record"
     shutil.rmtree(record, ignore_errors=True)
     yield

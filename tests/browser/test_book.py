@@ -1,4 +1,4 @@
-"""The course as a web site: nothing is run, no picture and no word of it is lost, its links lead somewhere, and it can
+"""The course as a web site: no cell is run, no picture and no alt text is lost, all links work, and it can
 be read on a telephone, by a screen reader and with the keyboard."""
 
 import base64
@@ -32,7 +32,7 @@ TOO_WIDE = """() => {
 
 @pytest.fixture(scope="module")
 def book(tmp_path_factory):
-    """(folder of the notebooks, folder of the site made of them, complaints). A cell of the first would fail if run."""
+    """(folder of the notebooks, folder of their site, complaints). The notebooks have a cell that would fail if run."""
     folder = tmp_path_factory.mktemp("book")
     notebooks = folder / "notebooks"
     notebooks.mkdir()
@@ -51,11 +51,11 @@ def pages(site):
 
 
 def pictures_in_words(html):
-    """The words of every picture: of images, and of SVGs that stand in the page."""
+    """The alt texts of all pictures: images, and SVGs in the page."""
     return [unescape(words) for words in re.findall(r'<img[^>]* alt="([^"]*)"|<svg[^>]*role="img"', html)]
 
 
-def test_every_picture_is_there_with_its_words(book):
+def test_every_picture_is_there_with_its_alt_text(book):
     notebooks, site, _ = book
     for chapter in CHAPTERS:
         cells = json.loads((notebooks / f"{chapter}.ipynb").read_text(encoding="utf-8"))["cells"]
@@ -192,7 +192,7 @@ def test_axe_finds_nothing_that_keeps_a_page_from_a_screen_reader_or_a_keyboard(
 
 
 def test_what_is_inside_an_svg_picture_survives(book):
-    """JupyterLab's SVG pictures are images that hold the SVG; a script of their own puts it in their place."""
+    """JupyterLab's SVG pictures are images that contain an SVG; their script replaces the image with it."""
     _, site, _ = book
     [first, *_] = re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', pages(site)["02_scalar_autograd"])
     assert "<title" in base64.b64decode(first).decode()

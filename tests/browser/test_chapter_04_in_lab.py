@@ -11,7 +11,7 @@ panel
 """
 
 
-def test_the_shape_explorer_follows_a_hand(open_notebook):
+def test_the_shape_explorer_follows_its_controls_in_the_browser(open_notebook):
     notebook = open_notebook("shapes", EXPLORER, "print(panel.picture.alt)")
     notebook.run_cell(0)
     output = notebook.cell(0)
@@ -29,6 +29,6 @@ def test_the_shape_explorer_follows_a_hand(open_notebook):
     status.filter(has_text="must match the size of tensor b (3) at non-singleton dimension 2").wait_for()
     b.fill("two by three")
     b.press("Enter")
-    status.filter(has_text="b = 'two by three' has 'two' in it: that is not a number").wait_for()
+    status.filter(has_text="b = 'two by three' is not a shape: 'two' is not a number").wait_for()
     notebook.run_cell(1)
-    notebook.wait_for_text(1, "that is not a number")
+    notebook.wait_for_text(1, "is not a number")

@@ -1,4 +1,4 @@
-"""Chapter 05's panels in JupyterLab: the picture follows the menu and the sliders, the table of edges its menu."""
+"""Chapter 05's panels in JupyterLab: the picture follows menu and sliders, the table of edges its own menu."""
 
 import pytest
 

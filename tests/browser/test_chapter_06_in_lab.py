@@ -1,4 +1,4 @@
-"""The switchboard and the step panel of chapter 06 in JupyterLab: moved as a learner would, and the picture follows."""
+"""The switchboard and the step panel of chapter 06 in JupyterLab: pictures follow the controls."""
 
 import pytest
 

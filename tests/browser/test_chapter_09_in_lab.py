@@ -13,7 +13,7 @@ def open_panel(notebook, cell):
     return notebook.cell(cell)
 
 
-def test_what_waits_follows_the_slider(open_notebook):
+def test_waiting_operations_follow_the_slider(open_notebook):
     notebook = open_notebook("09_mlx")
     notebook.run_cell(SET_UP)
 

@@ -7,7 +7,7 @@ pytestmark = pytest.mark.timeout(240)
 
 
 def cell_with(notebook, words):
-    """The number of the code cell that holds `words`."""
+    """The number of the code cell that contains `words`."""
     cells = nbformat.read(notebook.path, as_version=4).cells
     return next(number for number, cell in enumerate(cells) if cell.cell_type == "code" and words in cell.source)
 
@@ -40,7 +40,7 @@ def test_only_the_distance_moves_the_product_and_gates_and_norms_follow(open_not
     press("of the key", "ArrowRight")
     notebook.wait_for_words("a query at position 12 and a key at position 6, 6 apart")
     press("pair", "ArrowLeft")
-    notebook.wait_for_words("Pair 0 goes round once in 6.28 positions")
+    notebook.wait_for_words("Pair 0 makes a full turn every 6.28 positions")
 
     press = open_panel(notebook, "Panel(draw_gate")
     notebook.wait_for_words("A gate of 2.00: silu is 1.76")
@@ -48,6 +48,6 @@ def test_only_the_distance_moves_the_product_and_gates_and_norms_follow(open_not
     notebook.wait_for_words("A gate of 2.10: silu is 1.87")
 
     press = open_panel(notebook, "draw_norms([a, b, c]")
-    notebook.wait_for_words("RMSNorm makes 0.33, \N{MINUS SIGN}0.33, 1.67 of it")
+    notebook.wait_for_words("RMSNorm turns it into 0.33, \N{MINUS SIGN}0.33, 1.67")
     press("eps", "End")
-    notebook.wait_for_words("RMSNorm makes 0.10, \N{MINUS SIGN}0.10, 0.48 of it")
+    notebook.wait_for_words("RMSNorm turns it into 0.10, \N{MINUS SIGN}0.10, 0.48")

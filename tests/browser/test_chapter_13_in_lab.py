@@ -17,14 +17,14 @@ def test_filters_reshape_the_distribution_and_the_cost_follows_the_length(open_n
     at = notebook.place_of("panel")
     notebook.show(at)
     run(notebook, "panel")
-    notebook.wait_for_words("after 27+38= at temperature 1.5: 2 of 64 tokens kept: '5' '6'. top-p took out 62.")
+    notebook.wait_for_words("after 27+38= at temperature 1.5: 2 of 64 tokens kept: '5' '6'. top-p removed 62.")
     panel = notebook.cell(at)
 
     def handle(label):
         return panel.locator(".widget-hslider", has_text=label).locator(".noUi-handle")
 
     handle("top-k").press("ArrowRight")
-    notebook.wait_for_words("1 of 64 tokens kept: '5'. top-k took out 63. Drawn: '5' 100%.")
+    notebook.wait_for_words("1 of 64 tokens kept: '5'. top-k removed 63. Drawn: '5' 100%.")
     handle("top-k").press("ArrowLeft")
     notebook.wait_for_words("at temperature 1.5: 2 of 64 tokens kept")
     handle("temperature").press("ArrowLeft")

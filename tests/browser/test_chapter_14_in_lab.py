@@ -1,4 +1,4 @@
-"""The editable reward of chapter 14 in JupyterLab: typed, chosen from the menu, and nonsense answered in words."""
+"""The editable reward of chapter 14 in JupyterLab: typed, chosen from the menu, and messages for nonsense."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def test_a_reward_is_typed_and_the_picture_follows(open_notebook):
         box.press("Tab")  # away from the box
 
     type_reward("return 2.5")
-    notebook.wait_for_words("your reward: mean 2.50; 64 of 64 groups all equal")
+    notebook.wait_for_words("your reward: mean 2.50; 64 of 64 groups have equal rewards")
     type_reward("return int(completion")
     panel.get_by_text("Line 2 is not Python yet: '(' was never closed.").wait_for()
     type_reward("return completion")
@@ -31,5 +31,5 @@ def test_a_reward_is_typed_and_the_picture_follows(open_notebook):
     type_reward("return None")
     notebook.wait_for_words("your reward: nothing is scored")
     panel.locator("select").select_option("length")
-    notebook.wait_for_words("your reward: mean 0.59; 43 of 64 groups all equal")
+    notebook.wait_for_words("your reward: mean 0.59; 43 of 64 groups have equal rewards")
     assert "len(completion)" in box.input_value()

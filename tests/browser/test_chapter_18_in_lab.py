@@ -1,4 +1,4 @@
-"""Chapter 18 in JupyterLab: the dashboard turns the real trainer back, and the microscope opens on its last step."""
+"""Chapter 18 in JupyterLab: the dashboard rewinds the real trainer, and the microscope opens on its last step."""
 
 import re
 
@@ -13,7 +13,7 @@ def run(notebook, *ids):
         notebook.wait_until_idle(120)
 
 
-def test_a_run_is_turned_back_to_another_reward_and_looked_into(open_notebook):
+def test_a_run_is_rewound_to_another_reward_and_inspected(open_notebook):
     notebook = open_notebook("18_grpo_training")
     run(notebook, "setup", "look", "dashboard")
     at = notebook.place_of("dashboard")

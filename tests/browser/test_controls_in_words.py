@@ -47,7 +47,7 @@ def controls(notebook):
 
 
 def wait_for_controls(notebook, expected):
-    """Until the panel's controls are the expected ones; after some seconds, show how they differ."""
+    """Wait until the panel's controls are the expected ones; after some seconds, show the differences."""
     for _ in range(30):
         if controls(notebook) == expected:
             return

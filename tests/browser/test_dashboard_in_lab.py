@@ -1,4 +1,4 @@
-"""The dashboard in JupyterLab while a run goes on: every control by mouse and keyboard, dragging, going back."""
+"""The dashboard in JupyterLab while a run goes on: every control by mouse and keyboard, dragging, rewinding."""
 
 import io
 import random
@@ -54,7 +54,7 @@ class Board:
         return int(self.cell.get_by_role("progressbar").get_attribute("aria-valuenow"))
 
     def wait_until_done(self, step):
-        """Until the page shows that this step, or a later one, is done."""
+        """Wait until the page shows that this step, or a later one, is done."""
         bar = "document.querySelector('.kit-dashboard [role=progressbar]')?.ariaValueNow"
         self.page.wait_for_function(f"step => Number({bar} ?? 0) >= step", arg=step)
 
@@ -123,7 +123,7 @@ def test_a_line_that_never_moves_is_flat_beside_a_branch_whose_smoothing_rounds(
 
 @pytest.fixture
 def board(open_notebook):
-    """A run that is on its way, in a notebook whose next cell waits for it."""
+    """A run in progress, in a notebook whose next cell waits for it."""
     notebook = open_notebook("dashboard", SETUP, START, AWAIT, "print('ran on')")
     notebook.run_all()
     board = Board(notebook)
@@ -288,7 +288,7 @@ def test_a_finger_drags_and_a_page_that_is_loaded_again_shows_the_run(open_noteb
 
 
 def sides_of_the_ring(page, node):
-    """The sides of an element on which its ring of focus is seen, at the middle of each."""
+    """The sides of an element at whose middle its focus ring is visible."""
     box = node.bounding_box()
     clip = {"x": box["x"] - 4, "y": box["y"] - 4, "width": box["width"] + 8, "height": box["height"] + 8}
     pixels = matplotlib.image.imread(io.BytesIO(page.screenshot(clip=clip)))[:, :, :3]

@@ -1,4 +1,4 @@
-"""LivePlot where a learner meets it: the buttons are clicked, the kernel is interrupted, the notebook is saved."""
+"""LivePlot in JupyterLab: the buttons are clicked, the kernel is interrupted, the notebook is saved."""
 
 import pytest
 
@@ -33,7 +33,7 @@ run = plot.start(training(400))
 
 
 def assert_still_picture(outputs):
-    """The status where the widgets were, and a picture with a description."""
+    """The status in place of the widgets, and a picture with a description."""
     status, picture = (output["data"] for output in outputs[:2])
     assert set(status) == set(picture) == {"text/html", "text/plain"}
     assert 'role="status"' in status["text/html"]
@@ -97,7 +97,7 @@ def test_interrupting_a_foreground_run_keeps_the_picture_and_the_history(open_no
     notebook = open_notebook("foreground", SETUP, WATCH, "print(plot, len(plot.history['reward']) == len(plot.steps))")
     notebook.run_all()
     notebook.wait_for_text(1, "running: step")
-    assert notebook.cell(1).get_by_role("button").filter(has_text="Stop").count() == 0  # it could not be heard
+    assert notebook.cell(1).get_by_role("button").filter(has_text="Stop").count() == 0  # no kernel could receive it
     notebook.page.wait_for_timeout(500)
     notebook.command("notebook:interrupt-kernel")
     notebook.wait_until_idle()

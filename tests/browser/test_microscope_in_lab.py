@@ -1,6 +1,6 @@
-"""The microscope and the generation tree in JupyterLab: every control, by hand and keyboard, and what follows it.
+"""The microscope and the generation tree in JupyterLab: every control, by mouse and keyboard, and its effects.
 
-What the browser computes is compared with the kit's own: advantages with `compute_advantages`, filters and temperature
+The browser's results are compared with the kit's: advantages with `compute_advantages`, filters and temperature
 with generation/sampling.py.
 """
 
@@ -38,7 +38,7 @@ CALL = """([source, name, cases]) => {
   const called = new Function(source.replace("export default {render}", `return ${name}`))();
   return cases.map(given => Array.from(called(...given)));
 }"""
-# From an input to the frame in which the page shows it, in milliseconds; `seen` says whether it does.
+# The milliseconds from an input to the frame in which the page shows it, which `seen` detects.
 TIMED = """([act, seen]) => new Promise(done => {
   const root = document.querySelector(".kit-live .kit-widget"), seenNow = new Function("root", `return ${seen}`);
   const wait = start => seenNow(root) ? requestAnimationFrame(() => setTimeout(() => done(performance.now() - start)))

@@ -1,13 +1,13 @@
-"""Every notebook as stored, when its kernel is gone, and as run: each stub untouched, then its answer below.
+"""Every notebook as stored, without a kernel, and as run: each stub untouched, then its answer below.
 
 No cell fails, each stub counts as not attempted, each answer passes, each picture is there, with words, and axe-core
-finds nothing that keeps a control or a table from a screen reader. (That panels, plots and widgets leave pictures which
-stay after closing and opening, their own tests beside this one look at.)
+finds nothing that keeps a control or a table from a screen reader. (The tests of panels, plots and widgets check that
+their pictures stay after closing and opening.)
 
-One run stands for two: that of a reader who leaves every stub as it is, and that of one who fills in every answer. They
-differ in the cells that follow by what `use("02.3")` returns there: the kit's solution, or the same words defined in
-the notebook. `same_answers.py` shows that these are the same function, global names included; and no later cell takes a
-name from a stub (tests/course/test_exercises_in_notebooks.py).
+One run stands for two: that of a reader who leaves every stub as it is, and that of a reader who fills in every answer.
+Later cells differ only in what `use("02.3")` returns: the kit's solution, or the same source defined in the notebook.
+`same_answers.py` shows that these are the same function, global names included; and no later cell takes a name from a
+stub (tests/course/test_exercises_in_notebooks.py).
 """
 
 import contextlib

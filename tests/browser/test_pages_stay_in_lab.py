@@ -49,7 +49,7 @@ def test_neither_another_picture_nor_a_complaint_moves_the_page(open_notebook):
     complaint = live.get_by_text("expected digits")
     complaint.wait_for()
     assert notebook.page.evaluate(PLACES) == pytest.approx(places, abs=1)
-    # It can be read: nothing lies over it, and it lies over the picture, on paper of its own.
+    # It can be read: nothing covers it, and it covers the picture with a background of its own.
     box = complaint.bounding_box()
     assert box["y"] + box["height"] > picture.bounding_box()["y"]
     seen = "([x, y]) => document.elementFromPoint(x, y).textContent"

@@ -70,14 +70,14 @@ def test_data_questions_complaints_and_the_still_picture(open_notebook):
     notebook.run_cell(0)
     notebook.run_cell(1)
     cell = notebook.cell(1)
-    cell.get_by_text("<b>bold</b> 0.710 \N{EN DASH}").wait_for()  # a model's text is text, and no markup
+    cell.get_by_text("<b>bold</b> 0.710 \N{EN DASH}").wait_for()  # a model's text is text, not markup
     box = cell.get_by_label("factor")
     box.fill("3")
     notebook.wait_for_text(1, "heights 3,6")
     box.fill("-1")
     notebook.wait_for_text(1, "the factor is below 0")
 
-    # Of fifty questions at once, as a drag makes them, the kernel hears the first and the last.
+    # Of fifty questions at once, as in a drag, the kernel gets only the first and the last.
     notebook.page.evaluate("() => burst()")
     notebook.wait_for_text(1, "heights 50,100")
     notebook.run_cell(2)

@@ -1,4 +1,4 @@
-"""Exercises are tried with a progress file of their own, never with the reader's."""
+"""Fixtures: a separate progress file for every test, never the reader's."""
 
 import pytest
 
@@ -21,10 +21,10 @@ def short_training(monkeypatch):
 
 @pytest.fixture(scope="session")
 def another_model(tmp_path_factory):
-    """A Qwen3 folder as unlike the shipped one as it may be, with the same tokenizer: for a notebook to run on.
+    """A Qwen3 folder as different from the shipped one as possible, with the same tokenizer, on which notebooks run.
 
-    Three layers, untied, three query heads for each head of keys, heads that are no share of the hidden size, sizes
-    that are no powers of two, and norms that are not 1.
+    Three layers, untied, three query heads for each head of keys, a head size that is not the hidden size divided by
+    the heads, sizes that are not powers of two, and norms that are not 1.
     """
     import numpy as np
 

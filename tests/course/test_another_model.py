@@ -1,4 +1,4 @@
-"""Chapters that work with a model run on any: `MODEL = TINY` is all that has to be changed."""
+"""Chapters that use a model run on any model: only the line `MODEL = TINY` has to change."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ from mlx_grpo_kit.course import record
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 MODEL = re.compile(r"^MODEL = TINY\b", flags=re.M)
-LEFT_OUT = {  # they learn from rewards, and a model that is never right learns nothing from them
+LEFT_OUT = {  # these learn from rewards, and a model that is never right learns nothing from rewards
     "14_tasks_and_rewards",
     "18_grpo_training",
     "19_variant_lab",

@@ -1,4 +1,4 @@
-"""Answers that passed are kept as source, and come back in other kernels, in the kinds that later cells need."""
+"""Passed answers are stored as source and used in other kernels; their results get the types that later cells need."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def in_a_notebook(folder, *cells):
     ).stdout  # fmt: skip
 
 
-def test_an_answer_of_yesterday_is_used_in_another_notebook(tmp_path):
+def test_a_stored_answer_is_used_in_another_notebook(tmp_path):
     in_a_notebook(tmp_path, *FIRST_DAY)
     said = in_a_notebook(tmp_path, *NEXT_DAY)
     assert "01.2: yours, from chapter 01 (20" in said
@@ -68,7 +68,7 @@ def test_an_answer_of_yesterday_is_used_in_another_notebook(tmp_path):
 
 @pytest.fixture
 def cell():
-    """A function from source to the names that it defines, as a cell of a notebook."""
+    """A function that runs source as a notebook's cell and returns the names that it defines."""
     import linecache
 
     def run(source, **names):
@@ -82,7 +82,7 @@ def cell():
     return run
 
 
-def test_what_an_answer_needs_comes_first(cell):
+def test_the_dependencies_of_an_answer_come_first(cell):
     space = cell(
         "import functools\nimport mlx_grpo_kit.tensor as T\nfrom mlx_grpo_kit.course.compare import same as equal\n"
         "LIMIT, NAMES = 3, {'a': [1, 2.5]}\n"
@@ -122,7 +122,7 @@ def test_what_an_answer_needs_comes_first(cell):
         ("mine = (lambda: 1, lambda: 2)[1]", "its source was not found"),
     ],
 )
-def test_what_cannot_be_kept_is_said(cell, source, reason):
+def test_an_answer_that_cannot_be_stored_is_reported(cell, source, reason):
     mine = cell(source)["mine"]
     if reason is None:
         reason = "its source was not found"
@@ -156,7 +156,7 @@ def test_the_newest_versions_are_kept_and_damage_loses_nothing_else(cell, tmp_pa
     assert my_code(my_code(tmp_path / "mine.py")).exists()
 
 
-def test_names_with_two_meanings_are_told_apart_in_the_file(cell, tmp_path):
+def test_names_with_two_meanings_are_distinguished_in_the_file(cell, tmp_path):
     first = (
         "SCALE = 2\ndef helper(x, scale=1):\n    return SCALE * x * scale\ndef one(x):\n    return helper(x, scale=3)"
     )
@@ -202,7 +202,7 @@ def kinds(value):
 
 
 @pytest.mark.parametrize("exercise", FUNCTIONS, ids=[each.id for each in FUNCTIONS])
-def test_what_check_accepts_comes_back_in_the_solutions_kinds(exercise):
+def test_accepted_results_are_returned_in_the_types_of_the_solution(exercise):
     case = exercise.cases[0] if exercise.cases else None
     example = example_of(exercise.id) if case else None
     if example is None:

@@ -1,4 +1,4 @@
-"""The course as a web site: what it replaces, and what it says of bad input. The pages: tests/browser/test_book.py."""
+"""The course as a web site: replaced files, and messages for bad input. tests/browser/test_book.py tests the pages."""
 
 import inspect
 import json
@@ -37,7 +37,7 @@ def notebooks(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def site(notebooks, tmp_path_factory):
-    """A book that is there already."""
+    """A book that exists already."""
     output = tmp_path_factory.mktemp("site") / "book"
     book.build(notebooks, output)
     return output
@@ -51,7 +51,7 @@ def make(notebooks, output):
     return book.main(["--notebooks", str(notebooks), "--output", str(output)])
 
 
-def test_a_second_book_replaces_the_first_and_leaves_nothing_beside_it(notebooks, site, tmp_path):
+def test_a_second_book_replaces_the_first_and_leaves_no_other_files(notebooks, site, tmp_path):
     output = tmp_path / "out" / "book"
     shutil.copytree(site, output)
     (output / "index.html").write_text("an older page")
@@ -61,7 +61,7 @@ def test_a_second_book_replaces_the_first_and_leaves_nothing_beside_it(notebooks
 
 
 def published(folder):
-    """What somebody has put into a book to publish it."""
+    """A file that somebody added to a book in order to publish it."""
     (folder / ".git").mkdir()
     (folder / ".git" / "config").write_text("mine")
     (folder / "CNAME").write_text("course.example.org")
@@ -139,7 +139,7 @@ def test_a_notebook_without_cells_has_no_goal(tmp_path):
     assert "Derivatives" in (tmp_path / "book" / "index.html").read_text()
 
 
-def test_nothing_to_make_a_book_of_and_nothing_to_make_it_with(notebooks, tmp_path, monkeypatch, capsys):
+def test_a_book_without_notebooks_or_without_its_packages(notebooks, tmp_path, monkeypatch, capsys):
     (tmp_path / "empty").mkdir()
     assert make(tmp_path / "empty", tmp_path / "new") == 2
     assert "There are no notebooks of the course in" in capsys.readouterr().err
@@ -168,7 +168,7 @@ def test_a_formula_is_drawn_in_the_book(site):
     assert "$" not in re.sub(r"<[^>]*>", "", page)
 
 
-def test_the_map_links_the_chapters_that_are_there(site):
+def test_the_map_links_existing_chapters(site):
     front = (site / "index.html").read_text(encoding="utf-8")
     assert re.findall(r'<a href="(\w+\.html)"><text', front) == ["01_derivatives.html"]
     assert "Author name not set" not in (site / "01_derivatives.html").read_text(encoding="utf-8")
@@ -202,7 +202,7 @@ def test_no_page_asks_to_run_a_cell(site):
     assert "In JupyterLab you can move it." in page
 
 
-def test_what_a_chapter_prints_and_draws_stays():
+def test_the_output_of_a_chapter_stays():
     new = nbformat.v4
     printed = new.new_output("stream", text="02.1: the kit's")
     drawn = new.new_output("display_data", {"text/html": "<b>"})
@@ -218,7 +218,7 @@ def test_what_a_chapter_prints_and_draws_stays():
     assert first.outputs[0] == printed
     assert "<summary>Solution</summary>" in first.outputs[1].data["text/html"]
     assert (second.source, second.outputs) == ("show()", [drawn])
-    assert len(notebook.cells) == 3  # the notebook itself is left alone
+    assert len(notebook.cells) == 3  # the notebook itself does not change
 
 
 def test_a_goal_is_not_cut_at_a_title():

@@ -21,7 +21,7 @@ def torchs(function, grad, *arrays):
     return [leaf.grad.numpy() for leaf in leaves]
 
 
-def test_the_shapes_to_predict_are_numpys():
+def test_the_shapes_to_predict_agree_with_numpy():
     x = np.zeros((2, 3, 4))
     assert find("04.1").solution == (
         x.sum(axis=0).shape,
@@ -65,7 +65,7 @@ def test_broadcast_shape_and_unbroadcast(a, b):
     ],
     ids=str,
 )
-def test_the_way_back_of_a_sum(shape, axis, keepdims):
+def test_the_backward_pass_of_a_sum(shape, axis, keepdims):
     rng = np.random.default_rng(2)
     x = rng.normal(size=shape)
     grad = rng.normal(size=x.sum(axis=axis, keepdims=keepdims).shape)
@@ -81,7 +81,7 @@ def test_the_gradient_of_a_matrix_product(n, k, m):
         np.testing.assert_allclose(mine, expected)
 
 
-def test_a_training_step_is_torchs():
+def test_a_training_step_equals_torchs():
     x, y = np.array([[1.0, 2.0], [-1.0, 0.5], [0.0, 3.0]]), np.array([[1.0], [0.0], [-2.0]])
     start = [np.array([[0.3], [-0.2]]), np.array([0.1])]
     own = [Tensor(array, requires_grad=True) for array in start]
@@ -99,7 +99,7 @@ def test_a_training_step_is_torchs():
 
 
 @pytest.mark.parametrize("id", ["04.3", "04.4", "04.5", "04.6", "04.7"])
-def test_other_ways_to_the_answer_pass(id):
+def test_other_right_answers_pass(id):
     def with_numpys_own(a, b):
         try:
             return list(np.broadcast_shapes(a, b))
@@ -139,8 +139,8 @@ def test_other_ways_to_the_answer_pass(id):
     assert check(id, answers[id]), check(id, answers[id])
 
 
-def test_every_case_of_unbroadcast_tells_the_mistakes_apart():
-    """No two of the named mistakes give the same in all cases: everybody hears about their own."""
+def test_the_cases_of_unbroadcast_distinguish_the_mistakes():
+    """No two of the named mistakes give the same results in all cases, so each gets its own message."""
     for id in ("04.3", "04.4", "04.5", "04.6", "04.7"):
         exercise = find(id)
         results = [
@@ -225,7 +225,7 @@ def clears_after_the_update(parameters, compute_loss, learning_rate):
         ("04.7", lambda parameters, compute_loss, learning_rate: compute_loss, "as the loss, expected"),
     ],
 )
-def test_slips_are_answered_in_words(id, answer, words):
+def test_slips_get_their_messages(id, answer, words):
     note = check(id, answer)
     assert not note
     assert words in note.text

@@ -1,4 +1,4 @@
-"""Chapter 05: its solutions against torch, other right answers, and slips that are answered in words."""
+"""Chapter 05: its solutions against torch, other right answers, and messages for slips."""
 
 import itertools
 
@@ -330,7 +330,7 @@ SPOILED = "new numbers in what it was given"
         ("05.7", lambda x: chapter_05.root_or_zero(T.where(x > 1e-16, x, 0.0)), "[1e-300, 2.25, -1e-300]"),
     ],
 )
-def test_slips_are_answered_in_words(exercise, answer, words):
+def test_slips_get_their_messages(exercise, answer, words):
     note = check(exercise, answer)
     assert not note
     assert words in note.text
@@ -352,7 +352,7 @@ def test_a_rule_of_ones_own_is_a_function_too():
     assert check("05.1", my_silu)
 
 
-def test_what_forgets_its_history_is_told_so():
+def test_a_result_without_history_gets_a_message():
     for answer in (
         lambda x: np.sqrt(np.maximum(x.data, 0)),
         lambda x: T.sqrt(T.relu(x.detach())),

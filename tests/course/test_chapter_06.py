@@ -38,7 +38,7 @@ def test_a_broken_rule_is_caught_and_a_right_one_passes(rule):
     assert try_out(rule, False, checkers).verdicts == {"kit": "passed", "solution": "passed"}
 
 
-def test_a_plain_sum_misses_some_and_weights_by_the_engine_another():
+def test_a_plain_sum_misses_some_rules_and_weights_by_the_engine_miss_another():
     missed = {rule.name for rule in BROKEN_RULES if try_out(rule, True, {"it": plain_sum}).verdicts["it"] == "missed"}
     assert missed == {"transpose: never turned back", "softmax: 1% too much", "layer_norm: a mean is missing"}
     [weighted] = [each.wrong for each in chapter_06.OWN_GRADCHECK.mistakes if each.name == "weights by the engine"]
@@ -47,7 +47,7 @@ def test_a_plain_sum_misses_some_and_weights_by_the_engine_another():
 
 
 @RULE
-def test_what_is_shown_as_the_gradient_is_torchs(rule):
+def test_the_shown_gradient_equals_torchs(rule):
     """The measured gradient of each program, and the engine's when its rule is right, against torch."""
     programs = {
         "sub": lambda x: torch.tensor(rules.A) - x,
@@ -77,7 +77,7 @@ def test_what_is_shown_as_the_gradient_is_torchs(rule):
 
 
 @RULE
-def test_the_engine_is_well_again_after_a_trial(rule):
+def test_the_engine_is_restored_after_a_trial(rule):
     before = [
         Conv2d.backward,
         MaxPool2d.backward,
@@ -100,7 +100,7 @@ def test_the_engine_is_well_again_after_a_trial(rule):
 
 
 @pytest.mark.parametrize("letter", FOUR_TANHS)
-def test_of_four_tanhs_the_third_is_right(letter):
+def test_the_third_of_four_tanhs_is_right(letter):
     with tanh_rule(letter):
         assert gradcheck(T.tanh, T.Tensor([0.5, -1.0])).passed == (letter == "C")
 
@@ -108,7 +108,7 @@ def test_of_four_tanhs_the_third_is_right(letter):
 # -- the patients -----------------------------------------------------------------------------------------------------
 
 
-def test_the_patients_have_what_the_diagnosis_says():
+def test_the_patients_have_the_diseases_of_the_solution():
     lets_through, shifted, healthy, transposed = patients()
     analytic, numeric = lets_through
     assert np.array_equal(~np.isclose(analytic, numeric, atol=1e-8), np.abs(numeric) < 1e-8)
@@ -243,14 +243,14 @@ def as_a_generator(differs, numbers):
         ("06.7", np.array(list("FEGC"))),
     ],
 )
-def test_other_ways_to_the_answer_pass(id, answer):
+def test_other_right_answers_pass(id, answer):
     assert check(id, answer), check(id, answer)
 
 
 @pytest.mark.parametrize(
     ("id", "answer", "words"),
     [
-        ("06.1", lambda f, x, h=1e-5: torch.tensor(chapter_06.numeric_gradient(f, x, h)), "need an array of NumPy"),
+        ("06.1", lambda f, x, h=1e-5: torch.tensor(chapter_06.numeric_gradient(f, x, h)), "need a NumPy array"),
         ("06.1", flattened_and_shaped_again, "call it with an array of x's own shape"),
         ("06.2", lambda a, n, rtol=1e-5, atol=1e-7: 1.0, "gave 1, expected True"),
         ("06.2", lambda a, n, rtol=1e-5, atol=1e-7: np.allclose(a, n, rtol, atol, equal_nan=True), "Two nans passed"),
@@ -295,7 +295,7 @@ def test_other_ways_to_the_answer_pass(id, answer):
         ("06.7", "FEG", "is not a string of 4 letters"),
     ],
 )
-def test_slips_are_answered_in_words(id, answer, words):
+def test_slips_get_their_messages(id, answer, words):
     note = check(id, answer)
     assert not note
     assert words in note.text

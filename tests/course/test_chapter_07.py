@@ -48,7 +48,7 @@ def test_minibatches_are_a_partition(count, size):
     assert len({tuple(order) for order in orders}) > 1
 
 
-def test_adam_step_is_torchs_for_fifty_steps_with_other_settings():
+def test_adam_step_equals_torchs_for_fifty_steps_with_other_settings():
     rng = np.random.default_rng(0)
     w, state = rng.normal(size=(3, 2)), {}
     theirs = torch.tensor(w, requires_grad=True)
@@ -104,7 +104,7 @@ def test_first_difference(change, expected):
 
 
 def adam_that_rests(w, grad, state, *settings):
-    """Does not move a weight whose gradient is 0, although it has a momentum."""
+    """Adam that does not move a weight whose gradient is 0, although it has momentum."""
     after = chapter_07.adam_step(w, grad, state, *settings)
     return np.where(grad == 0, w, after)
 
@@ -149,14 +149,14 @@ def test_nearly_right_steps(number, answer, words):
 )
 def test_the_four_verdicts(name, words):
     assert verdict_on(name, lockstep).startswith(words)
-    assert optim.Adam.__name__ == "Adam"  # and nothing stays broken
+    assert optim.Adam.__name__ == "Adam"  # and the rule is restored
 
 
-def test_training_d_has_learned_nothing_and_would_without_the_bug():
+def test_training_d_learns_nothing_with_the_bug_and_learns_without_it():
     def loss_and_percent(name):
         return [
             float(number)
-            for number in re.search(r"Loss ([\d.]+); .* digits (\d+)%", verdict_on(name, lockstep)).groups()
+            for number in re.search(r"Loss ([\d.]+); (\d+)% of unseen digits", verdict_on(name, lockstep)).groups()
         ]
 
     loss, percent = loss_and_percent("D")
@@ -261,7 +261,7 @@ def numpys_indices(ours, theirs, tolerance):
         ("07.7", ("Backward", "Optimizer", "forward ", "DATA")),
     ],
 )
-def test_answers_in_another_style_pass(id, answer):
+def test_right_answers_in_another_style_pass(id, answer):
     note = check(id, answer)
     assert note.passed, note
 
@@ -278,7 +278,7 @@ def blocks_shuffled_and_then_within(x, y, size, rng):
 
 
 @pytest.mark.parametrize("answer", [rotated, blocks_shuffled_and_then_within])
-def test_batches_in_which_neighbours_stay_together_are_refused(answer):
+def test_batches_in_which_neighbours_stay_together_fail(answer):
     note = check("07.3", answer)
     assert not note.passed
     assert "the same examples together" in note.text

@@ -42,7 +42,7 @@ def test_convolution_im2col_and_back(size, stride, padding):
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_max_pooling_backward_with_ties(size):
-    x = RNG.integers(0, 3, (2 * size, 4 * size)).astype(float)  # full of equals
+    x = RNG.integers(0, 3, (2 * size, 4 * size)).astype(float)  # many equal numbers
     grad = image(2, 4)
     tx = torch.tensor(x[None, None], requires_grad=True)
     torch.max_pool2d(tx, size).backward(torch.tensor(grad[None, None]))
@@ -116,15 +116,15 @@ def test_the_trap_of_the_text_and_the_strides_of_a_view():
     assert np.shares_memory(windows, picture)
 
 
-def test_a_1x1_kernel_with_stride_2_never_looks_at_three_quarters():
+def test_a_1x1_kernel_with_stride_2_ignores_three_quarters_of_the_pixels():
     x = T.Tensor(image(1, 4, 8, 8), requires_grad=True)
     T.sum(T.conv2d(x, image(6, 4, 1, 1), stride=2)).backward()
     assert (x.grad == 0).mean() == 0.75
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_first_weights_decide_what_arrives_behind_24_convolutions(seed):
-    """The kit's draw as torch's loses the differences between images, He's does not; and so do the gradients."""
+def test_initial_weights_decide_the_signal_after_24_convolutions(seed):
+    """With torch's initial weights, the kit's too, differences and gradients vanish; with He's they do not."""
     images = load_digits().train_images[:32]
 
     def differences_and_gradients(start):
@@ -218,7 +218,7 @@ def adds_in_place(x, conv1, bn1, conv2, bn2):
         ("08.8", adds_in_place),
     ],
 )
-def test_answers_in_another_style_pass(id, answer):
+def test_right_answers_in_another_style_pass(id, answer):
     note = check(id, answer)
     assert note.passed, note
 
@@ -254,7 +254,7 @@ def into_the_image(image, grad, size):
         ("08.4", whole_numbers(chapter.col2im), "gave an array of int64, which cuts digits off"),
     ],
 )
-def test_what_would_break_a_later_cell_is_said_here(id, answer, words):
+def test_results_that_would_break_a_later_cell_get_a_message(id, answer, words):
     note = check(id, answer)
     assert not note.passed
     assert words in note.text
@@ -302,7 +302,7 @@ class Leak(T.Function):
 
 
 class ChannelScale(T.Function):
-    """Undoes its broadcasting by hand, and needs no second place for its numbers."""
+    """Undo broadcasting by hand, without storing numbers outside of ctx."""
 
     @staticmethod
     def forward(ctx, x, scale):
@@ -350,7 +350,7 @@ def scaled_channels(count):
 
 
 def root_mean_square(count):
-    """Windows as in pooling, an operation of one's own among the kit's, and examples that have to be positive."""
+    """Windows as in pooling, an own operation among the kit's, and examples that have to be positive."""
 
     def pooled(root, mean):
         return lambda x, weight: root(mean(x * x) * weight * weight)
@@ -361,7 +361,7 @@ def root_mean_square(count):
 
 
 def with_layers_inside(count):
-    """Linear layers around the operation, and so parameters in modules within."""
+    """Linear layers around the operation, so that inner modules have parameters."""
 
     class Layer(nn.Module):
         def __init__(self):
@@ -390,7 +390,7 @@ def test_layers_of_many_kinds_pass(answer):
 
 
 def broken(function=Leak, **changed):
-    """leaky_of_one with another forward or backward."""
+    """`leaky_of_one` with a different forward or backward."""
     own = type("Own", (function,), {name: staticmethod(value) for name, value in changed.items()})
 
     def answer(count):
@@ -459,7 +459,7 @@ def an_idle_parameter(count):
         (an_idle_parameter, "a parameter, `idle`, whose gradient is 0 everywhere"),
     ],
 )
-def test_a_layer_that_is_not_right_is_told_why(answer, words):
+def test_a_wrong_layer_gets_the_reason(answer, words):
     note = check("08.10", answer)
     assert not note.passed
     assert words in note.text
@@ -484,7 +484,7 @@ def test_numbers_kept_in_the_class_are_those_of_another_call():
 
 
 def a_narrow_col2im(columns, shape, size, stride, padding):
-    """Ends where the last window ends, so that pixels behind it are missing."""
+    """Stop where the last window ends, so that the pixels after it are missing."""
     channels, *image = shape
     down, across = ((n + 2 * padding - size) // stride for n in image)
     narrow = channels, down * stride + size - 2 * padding, across * stride + size - 2 * padding
@@ -506,13 +506,13 @@ def a_narrow_col2im(columns, shape, size, stride, padding):
         ),
     ],
 )
-def test_answers_that_are_right_for_the_usual_sizes_alone(number, answer):
+def test_answers_that_are_right_only_for_the_usual_sizes(number, answer):
     note = check(number, answer)
     assert not note.passed
     assert "raised" not in note.text
 
 
-def test_a_norm_in_float32_is_told_so():
+def test_a_norm_in_float32_gets_a_message():
     def answer(x, *rest):
         y, *running = chapter.batch_norm(x, *rest)
         return y.astype(np.float32), *running
@@ -522,7 +522,7 @@ def test_a_norm_in_float32_is_told_so():
     assert "an array of float32" in note.text
 
 
-def test_a_norm_that_ignores_training_is_told_so():
+def test_a_norm_that_ignores_training_gets_a_message():
     def answer(x, running_mean, running_var, training, momentum=0.1, eps=1e-5):
         return chapter.batch_norm(x, running_mean, running_var, True, momentum, eps)
 

@@ -51,7 +51,7 @@ def test_the_eight_lines_compute_as_the_solution_says():
         assert operations_waiting(y) > 0
         line(y)
         found += "W" if operations_waiting(y) else "C"
-    # MLX may compute a part of the graph for an element of y, but never for what only waits.
+    # MLX may compute a part of the graph for an element of y, but never for operations that only wait.
     assert found == find("09.1").solution
 
 
@@ -68,7 +68,7 @@ def test_the_loss_of_the_digits():
         np.testing.assert_allclose(grads[name], t[name].grad, rtol=1e-3, atol=1e-5)
 
 
-def test_steps_of_momentum_are_torchs():
+def test_steps_of_momentum_equal_torchs():
     p, lr = tensor(array(3, 2)), 0.1
     params, velocity = {"p": mx.array(p.detach().numpy().astype(np.float32))}, {"p": mx.zeros((3, 2))}
     optimizer = torch.optim.SGD([p], lr=lr, momentum=0.9)
@@ -80,7 +80,7 @@ def test_steps_of_momentum_are_torchs():
     np.testing.assert_allclose(params["p"], p.detach(), rtol=1e-4, atol=1e-6)
 
 
-def test_the_rule_of_the_gated_silu_is_torchs():
+def test_the_rule_of_the_gated_silu_equals_torchs():
     gate, up, g = array(3, 4) * 5, array(3, 4), array(3, 4)
     t_gate, t_up = tensor(gate), tensor(up)
     (torch.nn.functional.silu(t_gate) * t_up).backward(torch.tensor(np.array(g, np.float64)))
@@ -89,7 +89,7 @@ def test_the_rule_of_the_gated_silu_is_torchs():
     np.testing.assert_allclose(ours[1], t_up.grad, rtol=1e-3, atol=1e-5)
 
 
-def test_curvature_along_a_vector_is_torchs():
+def test_curvature_along_a_vector_equals_torchs():
     x, v = array(5), array(5)
     _, theirs = torch.autograd.functional.hvp(
         lambda x: torch.logsumexp(3 * x, 0), tensor(x), torch.tensor(np.array(v, np.float64))
@@ -360,7 +360,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("id", "answer", "message"), WRONG, ids=lambda value: getattr(value, "__name__", None))
-def test_wrong_answers_are_told(id, answer, message):
+def test_wrong_answers_get_their_messages(id, answer, message):
     note = check(id, answer)
     assert not note.passed
     assert message in note.text, note.text
@@ -369,7 +369,7 @@ def test_wrong_answers_are_told(id, answer, message):
 # -- what the prose says ----------------------------------------------------------------------------------------------
 
 
-def test_waiting_grows_in_proportion():
+def test_waiting_operations_grow_with_the_steps_between_evaluations():
     for every in (1, 5, 40):
         run = run_evaluating_every(every)
         assert max(run.waiting) == 18 * every
@@ -386,8 +386,8 @@ def test_an_evaluated_array_has_no_graph():
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_curvature_says_where_sgd_flies_out(seed):
-    """Up to 2 / curvature the loss of the digits falls; at four times that it climbs first, and stays higher."""
+def test_curvature_predicts_where_sgd_diverges(seed):
+    """Up to 2 / curvature the loss of the digits falls; at four times that rate it first rises and stays higher."""
     digits = load_digits(dtype=np.float32)
     x, y = mx.array(digits.train_images.reshape(-1, 64)), mx.array(digits.train_labels)
     keys = mx.random.split(mx.random.key(seed), 2)
@@ -431,7 +431,7 @@ def test_the_kits_gated_silu_has_the_right_rule():
     assert load_pretrained(TINY)
 
 
-def test_two_thousandths_pass_an_ordinary_gradcheck():
+def test_an_error_of_two_thousandths_passes_an_ordinary_gradcheck():
     custom = mx.custom_function(lambda gate, up: gate * mx.sigmoid(gate) * up)
     custom.vjp(lambda primals, g, out: [1.002 * grad for grad in chapter.gated_silu_rule(primals, g, out)])
     inputs = array(3, 4), array(3, 4)
@@ -439,7 +439,7 @@ def test_two_thousandths_pass_an_ordinary_gradcheck():
     assert not check_vjp(custom, lambda gate, up: gate * mx.sigmoid(gate) * up, *inputs)
 
 
-def test_bfloat16_loses_a_step():
+def test_bfloat16_rounds_a_small_step_away():
     one = mx.array(1.0, dtype=mx.bfloat16)
     assert (one - 0.001).item() == 1.0
     assert math.isclose(mx.finfo(mx.bfloat16).eps, 2**-7)

@@ -1,4 +1,4 @@
-"""Answers to chapter 10's exercises, right ones in other styles and wrong ones; and what the chapter says in prose."""
+"""Answers to chapter 10's exercises, right ones in other styles and wrong ones; and the claims of its prose."""
 
 import dataclasses
 import math
@@ -208,7 +208,7 @@ def stream_by_differences(record, num_layers):
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
-def test_right_in_another_style(id, answer):
+def test_right_answers_in_another_style_pass(id, answer):
     note = check(id, answer)
     assert note.passed, note
 
@@ -319,8 +319,8 @@ def mlp_before_attention(record, num_layers):
         ("10.8", lambda x, o, theta: kit.rope(x[..., ::-1], o, theta)[..., ::-1], "expected"),
         ("10.10", one_entry_for_each_layer, "two entries for each layer"),
         ("10.10", mlp_before_attention, "attention adds first"),
-        ("10.4", cut_off, "cut off from what they were made of"),
-        ("10.4", no_gradient_through_the_root, "cut off from what they were made of"),
+        ("10.4", cut_off, "cut off from the arguments"),
+        ("10.4", no_gradient_through_the_root, "cut off from the arguments"),
         ("10.4", in_place, "also new numbers in what it was given"),
         ("10.4", rms_in_numpy, "gradients cannot pass through it: use only mx"),
         ("10.4", lambda x, weight, eps: chapter.rms_norm(x, weight, 1e-6), "expected"),
@@ -351,7 +351,7 @@ def mlp_before_attention(record, num_layers):
         ("10.10", cumulative, "Those are states of the stream"),
     ],
 )
-def test_wrong_and_told_why(id, answer, words):
+def test_wrong_answers_get_their_messages(id, answer, words):
     note = check(id, answer)
     assert not note.passed
     assert words in note.text, note.text
@@ -429,13 +429,13 @@ def test_the_share_of_the_gradient_along_x_grows_with_eps(seed):
     assert all(a < b for a, b in pairwise(shares))
 
 
-def test_turned_the_wrong_way_round_a_distance_counts_as_its_negative():
+def test_rotated_the_wrong_way_a_distance_counts_as_its_negative():
     q, k = normal(1, 1, 1, 8), normal(1, 1, 1, 8)
 
     def score(query_at, key_at):
         return (kit.rope(q, query_at, 100.0) * kit.rope(k, key_at, 100.0)).sum().item()
 
-    clockwise = (kit.rope(q, -8, 100.0) * kit.rope(k, -5, 100.0)).sum().item()  # what positions 8 and 5 would give
+    clockwise = (kit.rope(q, -8, 100.0) * kit.rope(k, -5, 100.0)).sum().item()  # the product for positions 8 and 5
     assert clockwise == pytest.approx(score(5, 8), abs=1e-4)
     assert abs(clockwise - score(8, 5)) > 0.1
 
@@ -474,7 +474,7 @@ def turned_by(function):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_which_bugs_show(tiny, seed):
+def test_bugs_that_change_the_answers(tiny, seed):
     config, params, _ = tiny
     gates = {}
 

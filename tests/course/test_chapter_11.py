@@ -1,4 +1,4 @@
-"""Chapter 11: answers in other styles pass, others are told what is wrong, and what the prose says holds elsewhere."""
+"""Chapter 11: right answers in other styles pass, wrong ones get their messages, and the claims of the prose hold."""
 
 import itertools
 import math
@@ -359,7 +359,7 @@ def grouped_nan(queries, keys, values, mask):
 
 
 def attention_with(each_other=False, both=True, over_all=False, divisor=1.0, theta=None, eps=None, turned="qk"):
-    """Attention with something done otherwise than Qwen3 does it."""
+    """Attention that differs from Qwen3's in one way."""
 
     def attention(config, params, prefix, x, mask):
         own_eps, parts = config.rms_norm_eps if eps is None else eps, {}
@@ -429,7 +429,7 @@ def leaks_of_a_sum(forward, x):
 
 
 def leaks_where(number=lambda row: row, width=None, threshold=0.0, at=lambda x: x):
-    """Leaks by the gradient of something made of row i, or of each of its first `width` numbers, at some x."""
+    """Find leaks by the gradient of a function of row i, or of each of its first `width` numbers, at some x."""
 
     def leaks(forward, x):
         out, found = forward(x), set()
@@ -550,7 +550,7 @@ def without_in_place(layer, head):
         ("11.9", lambda forward, x: chapter.leaks(forward, mx.full(x.shape, 0.5)), "`leaks(third_of_four"),
     ],
 )
-def test_wrong_answers_are_told(id, answer, told):
+def test_wrong_answers_get_their_messages(id, answer, told):
     note = check(id, answer)
     assert not note.passed
     assert told in note.text, note
@@ -560,8 +560,8 @@ def test_wrong_answers_are_told(id, answer, told):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_token_alone_knows_nothing_whatever_the_weights(seed):
-    """900 sums, one answer: whoever looks at nobody else has only the token at its own position."""
+def test_a_token_that_sees_only_itself_knows_nothing_whatever_the_weights(seed):
+    """900 sums, one answer: a token that looks at no other token knows only itself."""
     config = Qwen3Config(13, 16, 24, 2, 4, 2, 8)
     params = init_params(config, seed=seed, scale=0.5)
     ids = np.random.default_rng(seed).integers(0, 13, (9, 6))
@@ -576,8 +576,8 @@ def test_a_token_alone_knows_nothing_whatever_the_weights(seed):
     assert np.abs(logits - logits[0]).max() > 0.01
 
 
-def test_a_head_looks_three_places_back_and_not_at_the_same_digit():
-    """A tens and a units digit plus one digit: three places before the last stands a tens digit."""
+def test_a_head_looks_three_positions_back_and_not_at_the_same_digit():
+    """Two digits plus one digit: three positions before the last token is the tens digit."""
     config, params = load_pretrained(TINY)
     tokenizer, record = load_tokenizer(TINY), {}
     ids = [tokenizer.encode(f"{a}+{b}=") for a in range(10, 90) for b in range(2, 10)]
@@ -588,7 +588,7 @@ def test_a_head_looks_three_places_back_and_not_at_the_same_digit():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_variance_of_a_product_is_its_length_and_a_saturated_softmax_passes_nothing_on(seed):
+def test_the_variance_of_a_product_is_its_length_and_a_saturated_softmax_passes_no_gradient(seed):
     rng = np.random.default_rng(seed)
     for size in (16, 256, 1024):
         products = torch.tensor(np.einsum("nd,nsd->ns", rng.normal(size=(400, size)), rng.normal(size=(400, 8, size))))
@@ -599,7 +599,7 @@ def test_the_variance_of_a_product_is_its_length_and_a_saturated_softmax_passes_
     assert slopes[0] < 0.05  # at 1024
 
 
-def test_what_a_norm_bounds():
+def test_a_norm_bounds_the_scores():
     """A score is at most sqrt(D) times the largest weights of the two norms, however large the projections are."""
     config, params = load_pretrained(TINY)
     ids = mx.array(np.random.default_rng(0).integers(2, 60, (20, 24)))

@@ -1,4 +1,4 @@
-"""The solutions of chapter 12 against transformers, torch and safetensors, and what its prose says."""
+"""The solutions of chapter 12 against transformers, torch and safetensors, and the claims of its prose."""
 
 import json
 import re
@@ -44,7 +44,7 @@ def ids():
 # -- the solutions ----------------------------------------------------------------------------------------------------
 
 
-def test_the_model_of_the_exercises_is_that_of_transformers(folder, ids):
+def test_the_model_of_the_exercises_agrees_with_transformers(folder, ids):
     config, params = load_pretrained(folder)
     reference = hugging_face_model(folder)
     with torch.no_grad():
@@ -93,7 +93,7 @@ def test_the_shipped_file_is_read_as_safetensors_reads_it():
 # -- looking inside ---------------------------------------------------------------------------------------------------
 
 
-def test_transformers_is_seen_as_the_kit_is(folder, ids):
+def test_transformers_is_recorded_like_the_kit(folder, ids):
     config, params = load_pretrained(folder)
     model, record = hugging_face_model(folder), {}
     qwen3_forward(config, params, mx.array(ids), watch=record.setdefault)
@@ -108,7 +108,7 @@ def test_transformers_is_seen_as_the_kit_is(folder, ids):
     assert hugging_face_record(model, ids).keys() == theirs.keys()
 
 
-def test_a_difference_stands_at_its_token():
+def test_a_difference_is_reported_at_its_token():
     theirs = {"embedding": np.ones((2, 3, 4)), "layers.0.self_attn.mixed": np.full((2, 5, 3, 4), 10.0), "x": np.ones(1)}
     ours = {name: value.copy() for name, value in theirs.items() if name != "x"}
     ours["embedding"][1, 2, 0] += 0.5
@@ -127,14 +127,14 @@ FIRST = {
 }
 
 
-def test_each_patient_has_what_its_letter_says(folder, ids):
+def test_each_patient_has_the_mistake_of_its_letter(folder, ids):
     config, params = load_pretrained(folder)
     theirs = hugging_face_record(hugging_face_model(folder), ids)
     for letter, patient in zip(DIAGNOSIS, almost_right(config, params, mx.array(ids)), strict=True):
         first = chapter.first_difference(patient, theirs)
         assert first == f"layers.0.{FIRST[letter]}"
         wrong = differences_by_token(patient, theirs)[first] > 1e-4
-        # The first token is right where nothing is turned, and where there is one score.
+        # The first token is right if nothing is rotated, and if there is only one score.
         assert wrong[0] == (letter not in "BE")
         assert wrong[1:].all()
         apart = np.abs(patient["logits"] - theirs["logits"]).max() / np.abs(theirs["logits"]).max()
@@ -163,7 +163,7 @@ def test_where_the_parameters_of_published_models_are():
     assert 0.25 < embedding / 596_049_920 < 0.27
 
 
-def test_where_the_work_is():
+def test_the_shares_of_the_operations():
     small, long = (forward_flops(Qwen3Config.from_name("0.6B"), 1, tokens) for tokens in (100, 40_000))
     assert small["scores"] < 0.03 * sum(small.values())
     assert long["scores"] > 0.85 * sum(long.values())
@@ -186,7 +186,7 @@ def pairs():
 
 
 def share_right(watch=lambda name, value: value):
-    """(of the sums without a carry, of those with one)"""
+    """The shares of right answers: (sums without a carry, sums with a carry)."""
     config, params = load_pretrained(TINY)
     tokenizer = load_tokenizer(TINY)
     sums = mx.array([tokenizer.encode(f"{a}+{b}={a + b}") for a, b in pairs()])
@@ -207,7 +207,7 @@ def without_head(layer, head):
     return watch
 
 
-def test_what_the_parts_are_for():
+def test_the_effect_of_removing_each_part():
     assert share_right() == (1, 0)
     for name in ("layers.0.self_attn.o_proj", "layers.0.mlp.down_proj", "layers.1.self_attn.o_proj"):
         assert max(share_right(without(name))) < 0.03
@@ -219,7 +219,7 @@ def test_what_the_parts_are_for():
     assert 0.09 < with_carry < 0.11
 
 
-def test_what_the_lens_shows():
+def test_the_claims_about_the_lens_hold():
     config, params = load_pretrained(TINY)
     tokenizer, record = load_tokenizer(TINY), {}
 
@@ -233,7 +233,7 @@ def test_what_the_lens_shows():
     assert next(iter(at_equals("12+34=46", "layers.1").items())) == ("4", 0.8)
     assert max(at_equals("12+34=46", "layers.0").values()) < 0.35
     assert at_equals("37+45=82", "layers.1") == {"7": 0.57, "8": 0.34}
-    for place in ("layers.0.attended", "layers.0", "layers.1.attended", "layers.1"):  # behind 46, and often behind 34
+    for place in ("layers.0.attended", "layers.0", "layers.1.attended", "layers.1"):  # after 46, and often after 34
         assert next(iter(at_equals("12+34=46", place, 7))) == "<eos>"
     for place in ("layers.0", "layers.1.attended", "layers.1"):
         assert next(iter(at_equals("12+34=46", place, 4))) == "<eos>"
@@ -241,7 +241,7 @@ def test_what_the_lens_shows():
     assert at_equals("7+8=", "layers.1", 3)["3"] == 0.22
 
 
-def test_which_inner_values_reach_beyond_six_times_their_size(ids):
+def test_inner_values_beyond_six_times_their_size(ids):
     config, params = load_pretrained(TINY)
     record = {}
     qwen3_forward(config, params, mx.array(ids), watch=record.setdefault)
@@ -393,7 +393,7 @@ def lens_by_exponentials(config, params, stream):
         ("12.9", in_numpy(chapter.logit_lens)),
     ],
 )
-def test_answers_in_another_style_pass(id, answer):
+def test_right_answers_in_another_style_pass(id, answer):
     note = check(id, answer)
     assert note.passed, note
 
@@ -484,9 +484,9 @@ def by_allclose(ours, theirs, tolerance=1e-4):
         ("12.1", lambda config: chapter.count_parameters(config) - 1, "gave 175, expected 176"),
         ("12.2", lambda name: name.split(".", 1)[1], "gave 'embed_tokens.weight', expected"),
         ("12.2", lambda name: "kit." + name, "gave 'kit.model.embed_tokens.weight'"),
-        ("12.3", pops, "an array of float64 for 'a' (float32 is asked for)"),
+        ("12.3", pops, "an array of float64 for 'a' (expected float32)"),
         ("12.3", lambda content: json.loads(content[8:]), "Numbers were read as header text."),
-        ("12.2", lambda name: chapter.kit_name(name.lstrip("model.")), "takes away *any* of these letters"),
+        ("12.2", lambda name: chapter.kit_name(name.lstrip("model.")), "removes *any* of these letters"),
         ("12.3", reads_length_from(1), "Its length takes 8 bytes"),
         ("12.3", reads_length_from(2), "Its length takes 8 bytes"),
         ("12.3", reads_kit_names, "Keep the names as they are in the file"),
@@ -511,7 +511,7 @@ def by_allclose(ours, theirs, tolerance=1e-4):
         ("12.6", by_allclose, "measure against the largest number of the array"),
     ],
 )
-def test_wrong_answers_are_told_why(id, answer, words):
+def test_wrong_answers_get_the_reason(id, answer, words):
     note = check(id, answer)
     assert not note.passed
     assert words in note.text

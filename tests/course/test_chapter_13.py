@@ -1,4 +1,4 @@
-"""Chapter 13 against transformers and mlx-lm, answers in other styles, and what the chapter says in prose."""
+"""Chapter 13 against transformers and mlx-lm, answers in other styles, and the claims of its prose."""
 
 import copy
 import itertools
@@ -53,7 +53,7 @@ def own_model(config, params):
 
 def other_model():
     params = init_params(OTHER, seed=3)
-    for place, (name, value) in enumerate(params.items()):  # norms of 1 would hide that they are left out
+    for place, (name, value) in enumerate(params.items()):  # norms of 1 would hide a missing norm
         params[name] = value * (1 + 0.3 * mx.random.normal(value.shape, key=mx.random.key(place)))
     return OTHER, params
 
@@ -68,7 +68,7 @@ def prompts_for(config, seed=0):
     return [rng.integers(2, min(config.vocab_size, 20), length).tolist() for length in (3, 7, 5, 7, 1)]
 
 
-def test_in_pieces_or_at_once_the_logits_are_those_of_transformers(model, tmp_path):
+def test_logits_in_pieces_and_at_once_equal_those_of_transformers(model, tmp_path):
     transformers = pytest.importorskip("transformers")
     config, params = model
     save_pretrained(tmp_path / "model", config, params)
@@ -139,7 +139,7 @@ def subtracting(logits, temperature, key):
 
 
 def exponential_race(logits, temperature, key):
-    """The first to arrive of clocks that run at the speeds of the probabilities."""
+    """The token whose exponential clock rings first; the rates are the probabilities."""
     waits = -mx.log(mx.random.uniform(shape=logits.shape, key=key))
     return int(mx.argmin(waits / mx.softmax(logits / temperature)))
 
@@ -223,7 +223,7 @@ def test_a_top_p_without_the_token_that_crosses_is_named(strict, keeps_first, al
     assert "the one that crosses the threshold, stays too" in note.text
 
 
-def test_draws_that_cannot_be_repeated_or_are_no_tokens_are_told():
+def test_draws_that_cannot_be_repeated_or_are_not_tokens_get_a_message():
     note = check("13.3", lambda logits, temperature, key: categorical(logits, temperature, None))
     assert "another token for the same key" in note.text
     assert "token ids go from 0 to 7" in check("13.3", lambda logits, temperature, key: 8).text
@@ -292,7 +292,7 @@ def pad_with_numpy(prompts):
 
 
 class CacheOfLists:
-    """Pieces, joined when they are asked for."""
+    """A cache that keeps pieces and joins them on request."""
 
     def __init__(self, num_layers):
         self.pieces, self.length = [[] for _ in range(num_layers)], mx.array(0)
@@ -491,7 +491,7 @@ def small_ids(prompts):
 
 
 def generate_with(**changed):
-    """The solution, with what goes into `forward`, or comes out, changed."""
+    """The solution with changed inputs or outputs of `forward`."""
 
     def generate(forward, cache, prompts, max_new_tokens, ends, choose):
         rounds = itertools.count()
@@ -561,7 +561,7 @@ def generate_with(**changed):
         ("13.11", lambda *given: generate_column_by_column(*given[:4], set(list(given[4])[:1]), given[5]), "expected"),
     ],
 )
-def test_wrong_answers_are_told(id, answer, words):
+def test_wrong_answers_get_their_messages(id, answer, words):
     note = check(id, answer)
     assert not note.passed
     assert words in note.text
@@ -618,7 +618,7 @@ def test_with_one_filter_and_temperature_1_the_libraries_agree():
         np.testing.assert_array_equal(got, np.isfinite(np.array(theirs(mx.array(logprobs), value))))
 
 
-def test_what_the_filters_keep_of_the_shipped_model():
+def test_the_tokens_that_the_filters_keep_of_the_shipped_model():
     config, params = load_pretrained(TINY)
     tokenizer = load_tokenizer(TINY)
 
@@ -631,7 +631,7 @@ def test_what_the_filters_keep_of_the_shipped_model():
     assert best == [{"5", "6"}, {"6", "7"}]
 
 
-def test_the_numbers_of_hand():
+def test_the_numbers_worked_out_by_hand():
     assert round(0.98**40, 2) == 0.45
     assert round(math.log(64), 2) == 4.16
     squares = np.array([0.5, 0.2, 0.15, 0.1, 0.05]) ** 2
@@ -648,7 +648,7 @@ def test_the_numbers_of_hand():
     assert size * 8 * 1024 / 2**30 == 1.75
 
 
-def test_where_drawing_beats_the_likeliest():
+def test_the_temperature_at_which_sampling_beats_greedy_decoding():
     """The shipped model forgets carries; the shares are of the 256 sums of the chapter's exam."""
     config, params = load_pretrained(TINY)
     tokenizer = load_tokenizer(TINY)
@@ -674,7 +674,7 @@ def test_the_parts_of_earlier_chapters_are_the_ones_the_notebook_names():
     assert {id: find(id).solution.__name__ for id in names} == names
 
 
-def test_what_the_broken_caches_do():
+def test_the_effects_of_the_broken_caches():
     space = cells_of_the_notebook("setup", "steps", "greedy-use", "draw-use", "whole", "left", "own")
     sources = {cell.id: cell.source for cell in nbformat.read(NOTEBOOK, as_version=4).cells}
     exec(sources["13-break"].partition("with fold")[0], space)
@@ -695,5 +695,5 @@ def test_what_the_broken_caches_do():
     assert 0 < sum(changed["mask"]) < 18
     assert all(was_padded for was_padded, is_changed in zip(padded, changed["mask"], strict=True) if is_changed)
     for what in ("offset", "advance"):
-        assert sum(answer[-1] == 1 for answer in answers[what]) < 32  # most no longer end
+        assert sum(answer[-1] == 1 for answer in answers[what]) < 32  # most completions no longer end
         assert [answer[0] for answer in answers[what]] == [answer[0] for answer in right]

@@ -1,4 +1,4 @@
-"""Chapter 14: answers in other styles, wrong ones that deserve their message, the typed reward, and claims in prose."""
+"""Chapter 14: answers in other styles, wrong ones with their messages, the typed reward, claims of its prose."""
 
 import hashlib
 import math
@@ -161,7 +161,7 @@ def more_than_needed(reward, problem):
         ("14.9", more_than_needed),
     ],
 )  # fmt: skip
-def test_right_in_another_style(id, answer):
+def test_right_answers_in_another_style_pass(id, answer):
     note = check(id, answer)
     assert note.passed, note
 
@@ -237,7 +237,7 @@ def countdown_in(pattern, most=32, value=value_of):
 
 
 def summed(rule):
-    """An `add_up` of (the column's values, the weights) to its sum."""
+    """An `add_up` from a function that turns (a column's values, the weights) into its sum."""
     return lambda rewards, weights: [rule(column, weights) for column in zip(*rewards, strict=True)]
 
 
@@ -374,7 +374,7 @@ def all_that_is_paid(reward, problem):
         ("14.2", lambda problems, completions: [float(c == p.answer) for p, c in zip(problems, completions)], "46 "),  # noqa: B905
         ("14.3", chapter.correct, "expected"),
         ("14.3", lambda problems, completions: [0.5 for _ in completions], "expected"),
-        ("14.4", guarded_eval, "`eval`, which runs or reads a stranger's text"),
+        ("14.4", guarded_eval, "`eval`, which runs or parses text that a model wrote"),
         ("14.4", lambda text, numbers, target: True, "gave True, expected False"),
         (
             "14.4",
@@ -398,7 +398,7 @@ def all_that_is_paid(reward, problem):
         ("14.8", lambda a, b: str({a, b}).__hash__() % 10 == 0, "Python's `hash`"),
     ],
 )
-def test_wrong_ones_are_refused_in_words(id, answer, words):
+def test_wrong_answers_get_their_messages(id, answer, words):
     note = check(id, answer)
     assert not note.passed
     assert any(each in note.text for each in words.split("|")), note.text
@@ -474,7 +474,7 @@ PATIENT = f"""{HEAD}while True:
         (HEAD + "return nothing", "NameError for 1\\+2=3: name 'nothing' is not defined"),
     ],
 )
-def test_nonsense_is_answered_in_words(code, words):
+def test_nonsense_gets_a_message(code, words):
     with pytest.raises(ValueError, match=re.sub(r"(?<!\\)([()+])", r"\\\1", words)):
         score_typed(code, PROBLEMS, ["3", "x"])
 
@@ -494,5 +494,5 @@ def test_the_tables_of_the_chapter():
     assert chapter.add_up([[1, 0], [0, 1]], [1, 2]) == [1, 2]
 
 
-def test_what_int_takes():
+def test_texts_that_int_accepts():
     assert [int(text) for text in ("4_6", "\n46", "+46", "\u0664\u0666", "046")] == [46] * 5

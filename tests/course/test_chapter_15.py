@@ -20,7 +20,7 @@ PROBS = chapter.softmax(chapter.BY_HAND)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_exact_and_drawn_gradients_are_those_of_torch(seed):
+def test_exact_and_drawn_gradients_equal_torchs(seed):
     rng = np.random.default_rng(seed)
     values, rewards = rng.normal(size=(2, 5))
     logits = torch.tensor(values, requires_grad=True)
@@ -40,7 +40,7 @@ def test_exact_and_drawn_gradients_are_those_of_torch(seed):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_score_of_a_word_and_a_step_are_those_of_torch(seed):
+def test_the_score_of_a_word_and_a_step_equal_torchs(seed):
     rng = np.random.default_rng(seed)
     values, words, rewards = rng.normal(size=(4, 3)), rng.integers(0, 3, (5, 4)), rng.normal(size=5)
     table = torch.tensor(values, requires_grad=True)
@@ -126,7 +126,7 @@ def test_the_numbers_done_by_hand():
     )
 
 
-def test_the_mean_reward_can_be_worse_than_nothing():
+def test_the_mean_reward_can_be_worse_than_no_baseline():
     logits, rewards = np.array([3.0, 0, 0]), np.array([1.0, 0, 0])
     earned = chapter.expected_reward(logits, rewards)
     found = [chapter.estimator_variance(logits, rewards, b) for b in (0, earned)]
@@ -134,7 +134,7 @@ def test_the_mean_reward_can_be_worse_than_nothing():
     np.testing.assert_allclose(found, [0.001, 0.12], rtol=0.05)
 
 
-def test_pairs_are_wilder_with_leave_one_out_and_fours_are_not():
+def test_leave_one_out_raises_the_variance_of_pairs_and_not_of_fours():
     variance = {
         (n, kind): group_moments(PROBS, chapter.PAYS, n, kind)[1] for n in (2, 4, 64) for kind in (0.0, "leave-one-out")
     }
@@ -150,7 +150,7 @@ def test_advantages_of_the_neighbour_teach_the_opposite():
     np.testing.assert_allclose(PROBS[groups].prod(axis=1) @ says, np.array([0.5, 0, -0.5]) / 3, atol=1e-12)
 
 
-def test_old_draws_are_right_on_average_and_wilder_with_every_step():
+def test_old_draws_are_right_on_average_and_noisier_with_every_step():
     new = chapter.softmax(np.log([1.0, 1.0, 2.0]))
     ratios = new / PROBS
     np.testing.assert_allclose(ratios, [0.5, 1, 2])
@@ -159,7 +159,7 @@ def test_old_draws_are_right_on_average_and_wilder_with_every_step():
     assert (round(1.375**10), round(1.375**40, -4)) == (24, 340_000)
 
 
-def test_how_wild_old_draws_are_depends_on_the_way():
+def test_the_noise_of_old_draws_depends_on_the_direction():
     towards, wild = np.log([1.0, 1.0, 2.0]) - chapter.BY_HAND, []
     for steps in (-2.0, -1.0, 0.0, 1.0, 2.0):
         new = chapter.BY_HAND + steps * towards
@@ -265,7 +265,7 @@ def variance_by_components(logits, rewards, baseline):
 
 
 def from_three_points(logits, rewards):
-    """A parabola is known from three of its points."""
+    """Three points determine a parabola."""
     low, middle, high = (chapter.estimator_variance(logits, rewards, b) for b in (-1.0, 0.0, 1.0))
     return (low - high) / (2 * (low + high - 2 * middle))
 

@@ -1,4 +1,4 @@
-"""Chapter 16: answers in other styles, wrong ones that get a message, and the claims of its prose."""
+"""Chapter 16: answers in other styles, wrong ones with their messages, and the claims of its prose."""
 
 import math
 import re
@@ -133,7 +133,7 @@ def loss_by_hand(logps, old_logps, ref_logps, advantages, mask, settings):
 
 
 def loss_of_parts(objective=chapter.clipped_objective, k3=chapter.k3, aggregate=chapter.aggregate):
-    """16.8 as its hints compose it, from parts of the learner's."""
+    """The loss of 16.8 as its hints describe it, built from the reader's own parts."""
 
     def loss(logps, old_logps, ref_logps, advantages, mask, settings):
         ratio = chapter.token_ratios(logps, mx.stop_gradient(logps) if old_logps is None else old_logps, mask)
@@ -193,7 +193,7 @@ def unscored_as_nan(rewards, group_size):
 
 
 def no_1e4_by_loop(rewards, group_size, tied=None):
-    """`tied`: the advantages of equal rewards; None divides by their deviation of 0."""
+    """Advantages; `tied` is returned for equal rewards, and None divides by their deviation of 0."""
     result = []
     for start in range(0, len(rewards), group_size):
         group = rewards[start : start + group_size]
@@ -329,7 +329,7 @@ def test_the_solutions_are_the_kits(seed):
         assert ours.item() == pytest.approx((shares * per_token).sum().item(), abs=1e-6)
 
 
-def test_every_known_mistake_differs_in_a_way_that_is_told_apart():
+def test_every_known_mistake_has_its_own_message():
     for number in range(1, 10):
         messages = [mistake.message for mistake in find(f"16.{number}").mistakes]
         assert len(messages) == len(set(messages)) >= 4
@@ -411,7 +411,7 @@ def stored_text(id):
     return "\n".join(output.get("text") or output.data.get("text/plain", "") for output in cell.outputs)
 
 
-def test_what_the_stored_runs_show_is_what_the_text_says():
+def test_the_text_describes_the_stored_runs():
     assert "before: 44%, after: 61% 60%" in stored_text("zero-run")
     assert "seed 0: exam before 44%; after, with the clip 43%, without 39%" in stored_text("break-picture")
     assert "seed 1: exam before 44%; after, with the clip 45%, without 24%" in stored_text("break-picture")

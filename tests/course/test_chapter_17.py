@@ -1,4 +1,4 @@
-"""The solutions of chapter 17 against torch and the kit, right answers in other styles, and what its prose says."""
+"""The solutions of chapter 17 against torch and the kit, right answers in other styles, and the claims of its prose."""
 
 import math
 
@@ -444,7 +444,7 @@ def test_wrong_answers_as_people_write_them_are_named(id, answer, words):
     assert words in note.text, note
 
 
-def test_an_answer_that_overwrites_what_it_is_given_is_told():
+def test_an_answer_that_overwrites_its_arguments_gets_a_message():
     def wrong(grad, gate, up):
         result = chapter.gated_silu_backward(grad, gate, up)
         gate[...] = 0
@@ -458,7 +458,7 @@ def test_an_answer_that_overwrites_what_it_is_given_is_told():
 # -- what stands beside the exercises ----------------------------------------------------------------------------------
 
 
-def test_answers_of_any_library_become_mlxs():
+def test_answers_of_any_library_become_mlx_arrays():
     array, several, listed = np.ones((2, 3)), (np.ones(2), 1.5), [torch.ones(2), np.ones(1)]
     assert parts.in_mlx(lambda: array)().dtype == mx.float32
     assert [type(each) for each in parts.in_mlx(lambda: several)()] == [mx.array] * 2
@@ -474,8 +474,8 @@ def test_every_parameter_is_of_one_kind():
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_the_exact_loss_is_transformers(tied):
-    """To float32: transformers' norms compute in it, whatever they are given."""
+def test_the_exact_loss_equals_transformers(tied):
+    """To float32 precision, because transformers' norms compute in float32 for every dtype."""
     from transformers import Qwen3Config as HFConfig
     from transformers import Qwen3ForCausalLM
 
@@ -511,7 +511,7 @@ def test_mlx_computes_exp_in_float32_whatever_it_is_given():
     assert 1e-12 < np.abs(ours - np.exp(x)).max() < 1e-4
 
 
-def test_broken_rules_are_wrong_and_raise_nothing():
+def test_broken_rules_are_wrong_and_raise_no_error():
     g, x, w = numbers(2, 3, 4), numbers(2, 3, 4), numbers(4)
     rules = broken.BROKEN
     wrong = rules["r taken for a constant"]["rms_norm_backward"](g, x, w, 0.1)
@@ -529,14 +529,14 @@ def test_broken_rules_are_wrong_and_raise_nothing():
     assert rules["as it should be"] == {}
 
 
-def test_lines_are_counted_without_words_about_them():
+def test_lines_of_code_are_counted_without_comments():
     import mlx_grpo_kit.course.chapters.chapter_17.broken as module
 
     assert 10 < costs.code_lines(module) < 30
     assert costs.code_lines(module, module) == 2 * costs.code_lines(module)
 
 
-def test_costs_are_the_least_of_all_rounds():
+def test_costs_are_the_minimum_over_rounds():
     calls = []
     found = costs.measure({"a": lambda: calls.append("a") or mx.ones(1000), "b": lambda: mx.ones(2_000_000)}, rounds=3)
     assert calls == ["a"] * 3
@@ -547,8 +547,8 @@ def test_costs_are_the_least_of_all_rounds():
 
 
 @pytest.mark.parametrize("text", ["27+38=65", "46+17=63", "58+23=81", "12+69=81"])
-def test_the_tens_of_a_sum_hear_of_its_tens(text):
-    """Below the attention of layer 1 the tens of the second number, at the embedding those of the first or second."""
+def test_the_tens_of_the_summands_get_a_gradient_from_the_tens_of_the_sum(text):
+    """The tens of the second number get most below layer 1's attention; at the embedding, those of either number."""
     config, params = load_pretrained(TINY)
     ids = mx.array([load_tokenizer(TINY).encode(text)])
     weights = (mx.arange(7) == 5).astype(mx.float32)[None]
@@ -562,7 +562,7 @@ def test_the_tens_of_a_sum_hear_of_its_tens(text):
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_first_weights_make_queries_and_keys_short(seed):
+def test_initial_weights_make_queries_and_keys_short(seed):
     config, params = load_pretrained(TINY)
     ids = mx.array([load_tokenizer(TINY).encode("27+38=6")])
     sizes = []

@@ -1,4 +1,4 @@
-"""Chapter 18 against torch and transformers, answers in other styles, and what the chapter says in prose."""
+"""Chapter 18 against torch and transformers, answers in other styles, and the claims of its prose."""
 
 import itertools
 from pathlib import Path
@@ -25,7 +25,7 @@ NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "18_grpo_training.ipynb"
 
 
 def test_log_probabilities_of_a_batch_are_those_of_transformers():
-    """Rows padded on both sides, against each row alone."""
+    """Rows padded on both sides, compared with each row alone."""
     config, params = load_pretrained(TINY)
     tokenizer = load_tokenizer(TINY)
     model = Qwen3ForCausalLM.from_pretrained(TINY).eval()
@@ -42,7 +42,7 @@ def test_log_probabilities_of_a_batch_are_those_of_transformers():
         assert np.array(counts)[row].tolist() == [place < len(completion) for place in range(4)]
 
 
-def test_several_updates_are_torchs():
+def test_several_updates_equal_torchs():
     coins, logits = Coins([0, 1, 1, 0], [1.0, -1.0, 0.5, -0.5]), [0.5, -0.25]
     params, losses = chapter.learn({"logits": mx.array(logits)}, coins.logps_of, coins.loss_of, descend, 4)
     x = torch.tensor(logits, requires_grad=True)
@@ -74,7 +74,7 @@ def test_the_learning_rate_is_the_kits():
         assert trainer.learning_rate(10) == pytest.approx(chapter.learning_rate(trainer.step, 10, 0.5, 3))
 
 
-def test_what_the_prose_says():
+def test_the_claims_of_the_prose_hold():
     assert 0 < np.std([0.1, 0.1, 0.1]) < 2e-17  # 18.3
     assert [chapter.learning_rate(step, 10, 1.0, 3) for step in range(4)] == [0.25, 0.5, 0.75, 1.0]
     # AdamW keeps two numbers beside every parameter (18.9), and a checkpoint three numbers in all.
@@ -107,7 +107,7 @@ def batch_by_numpy(prompts, completions):
     counts = np.zeros((len(prompts), long), bool)
     for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
         ids[row, wide - len(prompt) : wide + len(completion)] = prompt + completion
-        mask[row, wide - len(prompt) : wide + len(completion)] = 1  # off at the padding behind
+        mask[row, wide - len(prompt) : wide + len(completion)] = 1  # False at the padding after the completion
         counts[row, : len(completion)] = True
     return ids, mask, counts
 
@@ -236,7 +236,7 @@ def test_right_answers_in_other_styles_pass(number, answer):
     assert note.passed, note
 
 
-# Wrong answers that are nobody's slip of the solution.
+# Wrong answers that are not slips of the solution.
 
 
 def one_generator(sample, seed, step, num_questions, group_size, rng=np.random.default_rng([3, 7])):  # noqa: B008
@@ -371,7 +371,7 @@ def advantages_after_filtering(parts, params, step):
     ("number", "answer", "words"),
     [
         (1, one_generator, "different questions when it was asked for the same step again"),
-        (1, one_generator, "lives on from call to call"),
+        (1, one_generator, "keeps its state between calls"),
         (1, either_way_round, "change places"),
         (1, an_iterator, "which is not a list"),
         (1, seed_to_the_power, "the same questions for step 0 of seed 0 as for step 0 of seed 1"),
@@ -416,8 +416,8 @@ def test_wrong_answers_are_refused_with_a_reason(number, answer, words):
 
 
 @pytest.mark.parametrize("answer", [batch_by_numpy, batch_with_a_mask_of_numbers])
-def test_the_notebook_goes_on_with_arrays_of_another_library(answer):
-    """Its cell makes MLX's arrays of them, and its masks of truth values."""
+def test_the_notebook_continues_with_arrays_of_another_library(answer):
+    """A cell converts them into MLX arrays, and masks into booleans."""
     cells = nbformat.read(NOTEBOOK, as_version=4).cells
     cell = next(each.source for each in cells if each.id == "18-ex2-use")
     own = {"use": lambda id: answer, "mx": mx}

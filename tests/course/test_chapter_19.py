@@ -1,4 +1,4 @@
-"""Chapter 19: answers in other styles, wrong ones with their message, the lab against torch, and the stored runs."""
+"""Chapter 19: answers in other styles, wrong ones with their messages, the lab against torch, and the stored runs."""
 
 import contextlib
 import re
@@ -40,7 +40,7 @@ def gdpo_loop(rewards, weights, num_generations):
 
 
 def gdpo_torch(rewards, weights, num_generations):
-    """As TRL writes it: the mean of the batch, which is 0 but for rounding, is subtracted too."""
+    """TRL's form: it also subtracts the mean of the batch, which is 0 except for rounding."""
     groups = torch.tensor(rewards).view(-1, num_generations, rewards.shape[1])
     each = (groups - groups.mean(1, keepdim=True)) / (groups.std(1, keepdim=True) + 1e-4)
     total = torch.nansum(each.flatten(0, 1) * torch.tensor(weights), dim=1)
@@ -219,13 +219,13 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("id", "answer", "words"), WRONG)
-def test_wrong_answers_are_told_why(id, answer, words):
+def test_wrong_answers_get_the_reason(id, answer, words):
     note = check(id, answer)
     assert not note.passed
     assert any(word.replace("\\", "") in note.text for word in words.split("|")), note.text
 
 
-def test_pushes_without_a_clip_are_torchs(lab):
+def test_pushes_without_a_clip_equal_torchs(lab):
     """REINFORCE after two updates: the gradient of the mean of advantage times log-probability."""
     _, advantages = lab.arguments("reinforce")
     mask = torch.tensor(np.array(lab.frozen.completion_mask))
@@ -234,7 +234,7 @@ def test_pushes_without_a_clip_are_torchs(lab):
     np.testing.assert_allclose(lab.pushes("reinforce", 2), logps.grad.numpy(), atol=1e-7)
 
 
-def test_what_the_chapter_says_of_the_lab(lab):
+def test_the_claims_about_the_lab_hold(lab):
     dapo = lab.pushes("dapo")
     for name in ("cispo", "vespo", "reinforce"):
         np.testing.assert_allclose(lab.pushes(name), dapo, atol=1e-7)
@@ -248,8 +248,8 @@ def test_what_the_chapter_says_of_the_lab(lab):
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_the_cells_of_directions_hold_in_the_other_batches_of_the_text(seed):
-    """Within 17 degrees of dapo at first; after four updates only those with its clip and its tokens stay near it."""
+def test_the_claims_about_directions_hold_in_other_batches(seed):
+    """Within 17 degrees of dapo at first; after four updates, only variants with its clip and tokens are near it."""
     lab = frozen_lab(seed=seed, updates=4)
     names = {"lab": lab, "cosines": cosines, "IN_THE_LAB": IN_THE_LAB, "np": np, "fold": contextlib.nullcontext}
     names |= {"show_picture": lambda *_: None, "draw_cosines": lambda *_: []}
@@ -275,7 +275,7 @@ def test_the_stored_runs_are_of_every_variant_and_seed():
     assert one["bnpo"] == one["dapo"]  # no batch is cut
 
 
-def test_a_run_can_be_repeated_in_small():
+def test_a_small_run_can_be_repeated():
     result = runs.run("dynamic sampling", 0, 2, 2)
     assert len(result["rewards"]) == 2
     assert 0.2 < result["accuracy"] < 0.8
@@ -287,7 +287,7 @@ def test_headings_and_prompts_are_those_of_the_exercises():
     assert found == [str(number + 1) for number in range(8)]
 
 
-def test_what_the_chapter_says_of_long_answers():
+def test_the_claims_about_long_answers_hold():
     stored = long_runs.stored()
     assert [*stored] == [*long_runs.LOSSES]
     points = long_runs.STEPS // long_runs.WINDOW
@@ -334,8 +334,8 @@ def test_a_run_with_long_answers_repeats():
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_long_answers_part_losses_by_their_weights(seed):
-    """The losses with a mean in each answer are one camp, those that count tokens another; and answers average out."""
+def test_long_answers_separate_losses_by_their_weights(seed):
+    """Losses with a mean per answer form one group, losses that count tokens another; ratios average out."""
     lab = frozen_lab(TINY_STEPS, seed=seed, updates=1, task=LongSum())
     lengths = [*map(len, lab.tokens)]
     assert min(lengths) < 20

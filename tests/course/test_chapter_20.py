@@ -46,14 +46,14 @@ def model():
 # -- the healthy loop, against torch ----------------------------------------------------------------------------------
 
 
-def test_healthy_advantages_are_torchs():
+def test_healthy_advantages_equal_torchs():
     rewards = np.random.default_rng(0).normal(size=24)
     groups = torch.tensor(rewards).reshape(-1, 4)
     right = (groups - groups.mean(1, keepdim=True)) / (groups.std(1, keepdim=True) + 1e-4)
     np.testing.assert_allclose(loop.advantages(rewards, 4), right.reshape(-1))
 
 
-def test_healthy_loss_and_gradient_are_torchs():
+def test_healthy_loss_and_gradient_equal_torchs():
     rng = np.random.default_rng(1)
     logps, old, ref = (rng.normal(-1, 0.5, (3, 5)).astype(np.float32) for _ in range(3))
     advantages = np.array([1.0, -1.0, 0.5], np.float32)
@@ -71,7 +71,7 @@ def test_healthy_loss_and_gradient_are_torchs():
     np.testing.assert_allclose(np.array(grad), theirs.grad.numpy(), rtol=1e-4, atol=1e-6)
 
 
-def test_one_micro_batch_or_four_make_one_gradient(model, monkeypatch):
+def test_one_and_four_micro_batches_give_the_same_gradient(model, monkeypatch):
     norms = []
     for pieces in (1, 4, 16):
         monkeypatch.setattr(loop, "MICRO_BATCHES", pieces)
@@ -99,7 +99,7 @@ def test_the_healthy_functions_give_the_gradient_of_the_trainers_learner(letter,
     assert (apart < 1e-3 * largest) == (letter == "healthy")
 
 
-def test_the_policy_that_was_given_stays_as_it_was(model):
+def test_the_given_policy_does_not_change(model):
     before = {name: np.array(value) for name, value in model[1].items()}
     for _ in loop.train(*model, 2):
         pass
@@ -148,8 +148,8 @@ def test_the_first_step_of_a_long_run_repeats(letter, seed):
     assert step.metrics["accuracy"] == np.mean(right)
 
 
-def test_what_the_chapter_says_of_long_sums():
-    """Without the end token in the loss answers become shorter, with every seed and in every part of the run."""
+def test_the_claims_about_long_sums_hold():
+    """If the loss masks the end token, answers become shorter, with every seed and in every part of the run."""
     metric = "completions/mean_length"
     healthy, sick = (np.array(stored_long_curves()[name][metric]) for name in ("healthy", "M"))
     apart = (sick - healthy).reshape(3, 4, 10).mean(axis=2)
@@ -157,7 +157,7 @@ def test_what_the_chapter_says_of_long_sums():
     assert -1.7 < apart.mean(axis=1).min() <= apart.mean(axis=1).max() < -1.4
 
 
-def test_what_the_chapter_says_of_the_stored_runs():
+def test_the_claims_about_the_stored_runs_hold():
     lengths = {run: len(curves["reward"]) for run, curves in CURVES.items()}
     assert set(lengths.values()) == {1, 60}
     assert lengths["E"] == 1
@@ -182,7 +182,7 @@ def test_what_the_chapter_says_of_the_stored_runs():
     assert end("C", "reward") < end("healthy", "reward") - 0.05
 
 
-def test_what_diagnose_says_of_them():
+def test_the_messages_of_diagnose_about_the_stored_runs():
     said = {run: {finding.name for finding in findings(as_steps(curves))} for run, curves in CURVES.items()}
     assert [run for run, names in said.items() if not names] == ["healthy", *"FGHIM", "run 2", "run 4", "run 5"]
     first = {run: findings(as_steps(curves))[0].name for run, curves in CURVES.items() if said[run]}
@@ -205,7 +205,7 @@ EVIDENCE = {
 
 
 @pytest.mark.parametrize("number", range(9, 14))
-def test_a_mystery_wants_its_letter_and_its_evidence(number):
+def test_a_mystery_needs_its_letter_and_its_evidence(number):
     run = f"run {number - 8}"
     right, seed = MYSTERIES[run]
     assert seed != 0
@@ -219,7 +219,7 @@ def test_a_mystery_wants_its_letter_and_its_evidence(number):
         assert f'hint("20.{number}", 1)' in note.text
 
 
-def test_the_record_of_a_mystery_has_its_curves_and_the_advantages_that_its_parts_gave(model):
+def test_the_record_of_a_mystery_has_its_curves_and_the_advantages_of_its_parts(model):
     for run, (letter, seed) in MYSTERIES.items():
         record = stored_record(run)
         assert len(record) == 60
@@ -237,7 +237,7 @@ def groups_of_step(run, step):
     return [[(one.reward, one.advantage) for one in rows if one.group == group] for group in (0, 1)]
 
 
-def test_the_table_tells_what_the_curves_do_not():
+def test_the_table_shows_bugs_that_the_curves_hide():
     # Healthy: torch's numbers in every group of the record. H: answers of one reward and two advantages.
     for step in range(1, 61):
         for group in groups_of_step("run 5", step):
@@ -343,7 +343,7 @@ def test_a_right_test_in_another_style_passes(number):
     assert note.passed, note
 
 
-def test_the_notebook_goes_on_with_tests_that_assert(capsys):
+def test_the_notebook_continues_with_tests_that_assert(capsys):
     cells = {cell.id: cell.source for cell in nbformat.read(NOTEBOOK, as_version=4).cells}
     own = {"use": RIGHT.get, "BUGS": BUGS, "verdict": verdict, "silent": []}
     exec(cells["20-room1"], own)
@@ -514,7 +514,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("number", "test"), WRONG, ids=lambda each: getattr(each, "__name__", each))
-def test_a_test_that_judges_badly_is_refused_with_the_part_in_words(number, test):
+def test_a_test_that_misjudges_a_part_gets_a_message_about_the_part(number, test):
     note = check(number, test)
     assert not note.passed
     assert re.search(r"gave (passed, expected refused|refused, expected passed)|returned None", note.text)
@@ -538,6 +538,6 @@ def test_tests_catch_every_bug_but_one_and_let_the_healthy_part_pass():
     assert missed == ["J"]
 
 
-def test_a_part_of_ones_own_goes_into_the_loop(model):
+def test_the_loop_accepts_a_part_of_your_own(model):
     mine = replace(loop.Functions(), reward=lambda problem, text: float(len(text)))
     assert next(loop.train(*model, 1, mine)).metrics["reward"] > 1

@@ -1,4 +1,4 @@
-"""The solutions of chapter 21 against torch and autograd, right answers in other styles, and what its prose says."""
+"""The solutions of chapter 21 against torch and autograd, right answers in other styles, claims of its prose."""
 
 import math
 import os
@@ -42,7 +42,7 @@ def agree(ours, theirs, atol=1e-5):
 # -- the solutions -----------------------------------------------------------------------------------------------------
 
 
-def test_a_chain_is_torchs_checkpointed_chain():
+def test_a_chain_equals_torchs_checkpointed_chain():
     weights = [[0.5 * numbers(3, 3), numbers(3)] for _ in range(4)]
     x = numbers(2, 3)
     leaves = [[in_torch(each, requires_grad=True) for each in own] for own in weights]
@@ -77,7 +77,7 @@ def test_the_chain_gives_the_middle_models_gradients():
     assert all(mx.allclose(ours[name], grads[name], rtol=1e-4, atol=1e-6).item() for name in grads)
 
 
-def test_accumulated_is_torchs_mean_over_all_tokens():
+def test_accumulation_equals_torchs_mean_over_all_tokens():
     params, batches = chapter._micro_batches(RNG, [2, 3], [4, 2])
     leaves = {name: in_torch(value, requires_grad=True) for name, value in params.items()}
     losses = [
@@ -112,7 +112,7 @@ def test_merge_is_the_kits():
     assert all(mx.allclose(ours[name], theirs[name], atol=1e-5).item() for name in theirs)
 
 
-def test_the_ring_is_a_sum_that_costs_what_is_said():
+def test_the_ring_sums_at_the_stated_cost():
     for size in range(1, 9):
         arrays = [RNG.normal(size=size * 6) for _ in range(size)]
         ran = ring.run_in_ring(chapter.ring_sum, arrays)
@@ -122,8 +122,8 @@ def test_the_ring_is_a_sum_that_costs_what_is_said():
         assert ran.messages == [2 * (size - 1)] * size
 
 
-def test_the_picture_of_the_ring_is_what_happens():
-    """Processes that begin with a number each: which are in a part is what the picture counts."""
+def test_the_picture_of_the_ring_matches_a_run():
+    """Each process begins with a number of its own, so that a part shows which processes were summed in it."""
     for size in (2, 3, 5):
         seen = [np.ones((size, size), int)]
         arrays = [np.full(size, 10.0**rank) for rank in range(size)]
@@ -165,7 +165,7 @@ def _chain_with_deque(block, weights, x, gradient_of):
 
 
 def _chain_by_grad(block, weights, x, gradient_of):
-    """Without vjp: the gradient of a scalar whose gradient is what arrives."""
+    """Without vjp: differentiate a scalar whose gradient for the output is the given one."""
     inputs = [x]
     for own in weights:
         inputs.append(block(inputs[-1], *own))
@@ -211,7 +211,7 @@ def _masters_in_numpy(masters, gradients_of, lr):
 
 
 def _accumulated_by_rows(token_losses, params, micro_batches):
-    """A row of a micro-batch at a time."""
+    """One row of a micro-batch at a time."""
     rows = [(x[n : n + 1], mask[n : n + 1]) for x, mask in micro_batches for n in range(len(x))]
     return chapter.accumulate(token_losses, params, rows)
 
@@ -294,7 +294,7 @@ def _ring_of_lists(array, rank, size, send, receive):
 
 
 def _ring_through_one_place(array, rank, size, send, receive):
-    """Not a ring's way: number 0 collects, then hands out. It sends no more than is asked for."""
+    """Process 0 collects and then sends the sums, unlike in a ring. No process sends more than the exercise allows."""
     if size == 1:
         return array
     if rank == 0:
@@ -354,7 +354,7 @@ def test_right_answers_in_other_styles(id, answer):
 
 
 def _chain_from_the_start(block, weights, x, gradient_of):
-    """Each block's input computed from the beginning again: nothing kept at all, and far too much computed."""
+    """Every block's input computed again from the beginning: nothing is kept, and far too much is computed."""
 
     def until(number):
         y = x
@@ -372,7 +372,7 @@ def _chain_from_the_start(block, weights, x, gradient_of):
 
 
 def _chain_checkpointed_by_mlx(block, weights, x, gradient_of):
-    """mx.checkpoint on every block, and one graph of the whole."""
+    """`mx.checkpoint` on every block, in one graph of the whole chain."""
 
     def chain(x, *flat):
         flat = iter(flat)
@@ -435,7 +435,7 @@ def _nobody_sends(array, rank, size, send, receive):
 
 
 def _through_the_air():
-    """Nothing is sent: the processes, which are threads, look into one list."""
+    """Nothing is sent: the processes, which are threads here, share a list."""
     together, ready = {}, threading.Barrier(2)
 
     def ring_sum(array, rank, size, send, receive):
@@ -627,8 +627,8 @@ def test_a_larger_step_moves_by_the_wrong_amount():
     assert abs(rounded[-1] - exact[-1]) > 0.1
 
 
-def test_four_numbers_a_parameter_and_what_is_left_of_them():
-    """8 billion parameters: 128 GB that nothing but fewer numbers helps against, 16 GB on 8 machines, 2 on 64."""
+def test_four_numbers_per_parameter_and_their_share_on_several_machines():
+    """8 billion parameters: 128 GB, which only fewer or smaller numbers reduce; 16 GB on 8 machines, 2 GB on 64."""
     small = GRPOConfig(per_device_train_batch_size=8, gradient_accumulation_steps=8, gradient_checkpointing=True)
     parts = estimate_memory(Qwen3Config.from_name("8B"), small, 64, 64)
     assert parts["parameters"] + parts["optimizer"] + parts["gradients"] == pytest.approx(131e9, rel=0.01)
@@ -636,7 +636,7 @@ def test_four_numbers_a_parameter_and_what_is_left_of_them():
     assert (16 * 8 / 8, 16 * 8 / 64) == (16, 2)
 
 
-def test_what_the_switches_of_the_panel_do():
+def test_the_effects_of_the_switches_of_the_panel():
     rows = {"per_device_train_batch_size": 64}
     parts = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 8}
     for model, totals in {"0.6B": (89, 14, 11), "8B": (394, 146, 134)}.items():
@@ -667,7 +667,7 @@ def test_the_numbers_of_the_budget_by_hand():
         return waiting / (learning + waiting)
 
     assert share(8e9, 2**20, 64, 1e14, 400) == pytest.approx(share(8e9, 2**17, 8, 1e14, 400), rel=0.15)
-    assert share(8e9, 2**17, 64, 1e14, 400) == pytest.approx(share(6e8, 2**17, 64, 1e14, 400))  # parameters fall out
+    assert share(8e9, 2**17, 64, 1e14, 400) == pytest.approx(share(6e8, 2**17, 64, 1e14, 400))  # parameters cancel
     assert share(8e9, 2**17, 8, 1e11, 10) < 0.01  # "on CPUs even an office network is hardly felt"
     every = [share(8e9, 2**17, 2**n, 1e14, 400) for n in range(11)]
     assert every == sorted(every)
@@ -675,7 +675,7 @@ def test_the_numbers_of_the_budget_by_hand():
 
 
 def test_the_first_gradient_of_a_is_0():
-    """B is 0 at first, and all that reaches A passes it. Were both 0, neither would have one."""
+    """B is 0 at first, and A's gradient passes through B. If both were 0, neither would get a gradient."""
     x, weight, a = numbers(3, 4), numbers(5, 4), numbers(4, 2)
     loss = lambda a, b: chapter.lora_linear(x, weight, a, b, 2.0).square().sum()  # noqa: E731
     of_a, of_b = mx.grad(loss, (0, 1))(a, mx.zeros((2, 5)))
@@ -706,7 +706,7 @@ def test_a_ring_whose_process_fails_says_why():
         ring.run_in_ring(lambda array, rank, size, send, receive: receive(), [np.ones(2)] * 3)
 
 
-def test_what_was_sent_does_not_change_any_more():
+def test_a_sent_array_does_not_change_later():
     def program(array, rank, size, send, receive):
         send(array)
         array += 100
@@ -715,7 +715,7 @@ def test_what_was_sent_does_not_change_any_more():
     assert [each[0] for each in ring.run_in_ring(program, [np.array([1.0]), np.array([2.0])]).results] == [2, 1]
 
 
-def test_no_temporary_folder_is_left_where_the_parent_of_real_processes_is_killed(tmp_path):
+def test_no_temporary_folder_is_left_if_the_parent_of_real_processes_is_killed(tmp_path):
     program = "import os, pathlib, time; pathlib.Path(os.environ['READY']).touch(); time.sleep(60)"
     code = f"from mlx_grpo_kit.course.chapters.chapter_21 import ring; ring.run_processes({program!r}, 1)"
     (tmp_path / "temporary").mkdir()
@@ -745,7 +745,7 @@ def test_real_processes_print_and_fail_with_words():
         ring.run_processes(failing, 2)
 
 
-def test_the_menu_of_what_learns_opens_with_a_choice():
+def test_the_menu_of_trained_weights_opens_with_a_choice():
     panel = plan.memory_panel(middle.CONFIG)
     assert panel.controls["learns"].label == "all weights"
     assert "LoRA" not in panel.picture.alt

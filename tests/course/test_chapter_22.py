@@ -1,4 +1,4 @@
-"""Chapter 22 against torch and simulation, answers in other styles, what the prose says, and without its packages."""
+"""Chapter 22 against torch and simulation, answers in other styles, claims of its prose, a run without its packages."""
 
 import contextlib
 import copy
@@ -35,7 +35,7 @@ NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "22_training_backends.ipynb
 # Ground truth.
 
 
-def test_the_smallest_backend_is_torchs_sgd():
+def test_the_smallest_backend_equals_torchs_sgd():
     params = {"slope": torch.tensor(0.5, requires_grad=True), "height": torch.tensor([0.0, 1.0], requires_grad=True)}
     theirs = {name: value.detach().clone().requires_grad_() for name, value in params.items()}
     with ThreadPoolExecutor(1) as worker:
@@ -54,8 +54,8 @@ def test_the_smallest_backend_is_torchs_sgd():
         np.testing.assert_allclose(backend.params[name].detach(), value.detach(), rtol=1e-6)
 
 
-def test_what_is_kept_is_as_the_exercise_says():
-    """Each of its lines as it stands there, before a step that moves every number."""
+def test_kept_weights_are_as_the_exercise_says():
+    """Run each line of the exercise before a step that moves every number."""
     prompt = chapter.KEPT.prompt.partition("\n\n")[2]
     lines = re.findall(r"([A-H]): `(kept = .*?)`(?:, and the step is `(.*?)`)?", prompt)
     assert [letter for letter, *_ in lines] == list("ABCDEFGH")
@@ -79,7 +79,7 @@ def test_what_is_kept_is_as_the_exercise_says():
 
 
 def simulated(write, learn, num_steps, max_lag):
-    """The same by events: whoever may begin does, the earliest first."""
+    """The same times by a simulation of events: whatever may begin begins, the earliest first."""
     times = [[None] * 4 for _ in range(num_steps)]
     events, written, learned, writing, learning, now = [], deque(), 0, 0, False, 0.0
     busy = False
@@ -111,13 +111,13 @@ def test_the_times_of_an_asynchronous_run_are_those_of_a_simulation(max_lag):
         assert 0 <= min(lags) <= max(lags) <= max_lag
 
 
-def test_what_the_prose_says():
+def test_the_claims_of_the_prose_hold():
     def step_time(fetch, compute, ahead):
         bars = parts.pipeline(chapter.schedule, fetch, compute, ahead, 30)
         ends = [bar.end for bar in bars if bar.kind == "learns from it"]
         return ends[-1] - ends[-2]
 
-    # 40 and 60 ms: the sum at 0 ahead, the longer at 1, and nothing more is won.
+    # 40 and 60 ms: their sum at 0 steps ahead, the longer one at 1, and no gain after that.
     assert [step_time(40, 60, ahead) for ahead in range(5)] == pytest.approx([100, 60, 60, 60, 60])
     assert [step_time(60, 40, ahead) for ahead in range(3)] == pytest.approx([100, 60, 60])
 
@@ -154,7 +154,7 @@ class Pool:
         return self.pool.submit(function)
 
 
-class WithACondition:
+class WorkerWithCondition:
     def __init__(self):
         self.waiting, self.changed = deque(), threading.Condition()
         threading.Thread(target=self.work, daemon=True).start()
@@ -180,7 +180,7 @@ class WithACondition:
 
 
 class ReplacingBackend:
-    """New tensors in the dictionary in place of changed ones."""
+    """A backend that puts new tensors into the dictionary instead of changing the old ones."""
 
     def __init__(self, worker, params, loss_fn, learning_rate):
         self.worker, self.params, self.loss_fn, self.learning_rate, self.steps = (
@@ -210,7 +210,7 @@ class ReplacingBackend:
 
 
 class WithOptim(ReplacingBackend):
-    """torch's own optimizer."""
+    """A backend with torch's own optimizer."""
 
     def _step(self):
         optimizer = torch.optim.SGD(self.params.values(), lr=self.learning_rate)
@@ -289,7 +289,7 @@ def async_by_recursion(write, learn, num_steps, max_lag):
 
 OTHERS = [
     ("22.1", Pool),
-    ("22.1", WithACondition),
+    ("22.1", WorkerWithCondition),
     ("22.2", ReplacingBackend),
     ("22.2", WithOptim),
     ("22.3", schedule_by_recursion),
@@ -312,7 +312,7 @@ def test_right_answers_in_other_styles_pass(id, answer):
     assert note.passed, note
 
 
-# Wrong ones, beside those that the exercises bring along.
+# Wrong answers, in addition to the mistakes that the exercises define.
 
 
 class TwoThreads(chapter.Worker):
@@ -322,8 +322,8 @@ class TwoThreads(chapter.Worker):
             threading.Thread(target=self.work, daemon=True).start()
 
 
-class InTurnByALock:
-    """A thread each, that takes turns."""
+class ThreadsInTurn:
+    """A thread per function; a lock makes the threads take turns."""
 
     def __init__(self):
         self.lock = threading.Lock()
@@ -339,7 +339,7 @@ class InTurnByALock:
         return future
 
 
-class NoneIsNoResult(chapter.Worker):
+class SkipsResultsOfNone(chapter.Worker):
     def work(self):
         while True:
             future, function = self.queue.get()
@@ -348,7 +348,7 @@ class NoneIsNoResult(chapter.Worker):
                 future.set_result(result)
 
 
-class OneKindOfError(chapter.Worker):
+class CatchesOneKindOfError(chapter.Worker):
     def work(self):
         while True:
             future, function = self.queue.get()
@@ -378,8 +378,8 @@ class EndsWhenIdle(chapter.Worker):
                 future.set_exception(error)
 
 
-class AllAtTheEnd(chapter.Worker):
-    """Results when nothing waits any more."""
+class ResultsAtTheEnd(chapter.Worker):
+    """A worker that sets all results once nothing waits any more."""
 
     def work(self):
         while True:
@@ -397,7 +397,7 @@ class KeepsTheProgramAlive(chapter.Worker):
         threading.Thread(target=self.work).start()
 
     def work(self):
-        with contextlib.suppress(Empty):  # at last it ends, for this test's sake
+        with contextlib.suppress(Empty):  # it ends at last, so that this test can end
             while True:
                 future, function = self.queue.get(timeout=2)
                 future.set_result(function())
@@ -408,15 +408,15 @@ class ResultsForFutures(Pool):
         return 3
 
 
-class StepsEveryTime(ReplacingBackend):
+class StepsInForwardBackward(ReplacingBackend):
     def forward_backward(self, batch):
         future = super().forward_backward(batch)
         self.optim_step()
         return future
 
 
-class WaitsForIt(ReplacingBackend):
-    """Would hang if the check's worker let it."""
+class WaitsForItsResult(ReplacingBackend):
+    """A backend that waits for its own results, which hangs unless the worker raises an error."""
 
     def forward_backward(self, batch):
         future = super().forward_backward(batch)
@@ -586,15 +586,15 @@ def three_moments(write, learn, num_steps, max_lag):
 
 WRONG = [
     ("22.1", TwoThreads, "functions called at the same time|expected"),
-    ("22.1", InTurnByALock, "3 threads that called functions"),
-    ("22.1", NoneIsNoResult, "not set yet when the next function began"),
-    ("22.1", OneKindOfError, r"'raised: function 0', 10, 'never set', 'never set'\]"),
+    ("22.1", ThreadsInTurn, "3 threads that called functions"),
+    ("22.1", SkipsResultsOfNone, "not set yet when the next function began"),
+    ("22.1", CatchesOneKindOfError, r"'raised: function 0', 10, 'never set', 'never set'\]"),
     ("22.1", EndsWhenIdle, r"called in this order: \[0\], results: \[0, 'never set'\]"),
-    ("22.1", AllAtTheEnd, "not set yet when the next function began"),
+    ("22.1", ResultsAtTheEnd, "not set yet when the next function began"),
     ("22.1", KeepsTheProgramAlive, "not made with `daemon=True`"),
     ("22.1", ResultsForFutures, r"something without a `.result\(\)`"),
-    ("22.2", StepsEveryTime, "operations submitted to the worker"),
-    ("22.2", WaitsForIt, "waited for a result, but it has to return the future"),
+    ("22.2", StepsInForwardBackward, "operations submitted to the worker"),
+    ("22.2", WaitsForItsResult, "waited for a result, but it has to return the future"),
     ("22.2", ZeroForNone, "a `.grad` that is not None after the step"),
     ("22.2", CountedAhead, "`steps` at 1 before the worker had started"),
     ("22.2", TensorLoss, "a tensor instead of a number"),
@@ -677,6 +677,6 @@ def test_the_chapter_runs_without_its_packages_and_says_what_it_skips(tmp_path):
     assert "MLX         gradient of length" in done.stdout
 
 
-def test_what_is_installed_here_is_not_skipped():
+def test_installed_packages_are_not_skipped():
     assert [parts.absent(name) for name in (*parts.PACKAGES, "trio")] == [""] * 6
     assert "skipped: no_such_package is not installed" in parts.absent("no_such_package")

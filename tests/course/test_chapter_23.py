@@ -1,4 +1,4 @@
-"""Chapter 23: answers in other styles, wrong ones that deserve their message, and the checklist of the project."""
+"""Chapter 23: answers in other styles, wrong ones with their messages, and the checklist of the project."""
 
 import itertools
 import math
@@ -29,7 +29,7 @@ def by_join(messages, thinking):
 
 
 def by_the_template(messages, thinking):
-    """Where nothing was thought before: the made template leaves such thoughts out, and the exercise does not ask."""
+    """The template drops earlier thoughts, and the exercise does not, so chats with thoughts are joined instead."""
     if any("</think>" in message["content"] for message in messages):
         return by_join(messages, thinking)
     return load_tokenizer(TINY_CHAT).render(messages, enable_thinking=thinking)
@@ -90,7 +90,7 @@ def cost_of_each_token(parameters, rows, prompt, completion, flops, bandwidth):
 
 
 def range_by_halving(right, n):
-    """By search alone: from what was seen, which always fits, to either side."""
+    """A search to both sides of the observed share, which always fits."""
 
     def end(inside, outside):
         for _ in range(60):
@@ -108,7 +108,7 @@ def range_by_roots(right, n):
 
 
 def leaked_by_text(exam, training, n):
-    """Runs as texts between blanks, all lengths at once."""
+    """Runs of words as texts between blanks, of all lengths at once."""
     book = [re.sub("[^a-z0-9]+", " ", text.lower()).split() for text in training]
     runs = {k: {" ".join(b[i : i + k]) for b in book for i in range(len(b) - k + 1)} for k in range(1, n + 1)}
     places = []
@@ -262,7 +262,7 @@ def test_numbers_that_are_equal_in_the_exercise_are_equal_in_the_kit():
 
 
 def test_the_formula_against_the_run_that_was_measured():
-    """Qwen3-0.6B's shape in float32, 8 x 64 tokens on two idle cores: 41 s a step. 2 bytes a weight are half of 4."""
+    """Qwen3-0.6B's shape in float32, 8 x 64 tokens on two idle cores: 41 s per step, with 4 bytes per weight."""
     sampling, learning = chapter.step_seconds(6e8, 8, 12, 64, flops=4e11, bandwidth=2.3e10)
     assert (round(sampling), round(2 * sampling), round(learning)) == (3, 7, 5)
     assert 0.25 < (2 * sampling + learning) / 41 < 0.35
@@ -305,7 +305,7 @@ def test_a_task_without_a_seed():
     task, rng = Addition(), np.random.default_rng()
     sample = task.sample
     task.sample = lambda _, n: sample(rng, n)
-    assert "other problems for the same seed" in words_of(task, "seeds")
+    assert "different problems for the same seed" in words_of(task, "seeds")
 
 
 def test_problems_that_occur_twice():
@@ -321,13 +321,13 @@ def test_a_right_answer_that_is_refused():
     assert "is not accepted for" in words_of(task, "right answers")
 
 
-def test_rewards_that_can_be_had_for_less():
+def test_rewards_that_lazy_texts_get():
     def lenient(problems, completions):
         pairs = zip(problems, completions, strict=True)
         return [float(problem.answer in re.findall("[0-9]+", text)) for problem, text in pairs]
 
     task = Addition(reward_funcs=[lenient])
-    assert holds(task)["attacks"] is True  # nobody thought of it
+    assert holds(task)["attacks"] is True  # no lazy text finds the hole
     assert "is paid 1 on average" in words_of(task, "attacks", attacks=[fool(198)])
 
     def anything(problems, completions):

@@ -1,11 +1,13 @@
 """Chapter 24: the checks look at behaviour. Right answers in any style pass, and each wrong one gets its message."""
 
 import copy
+import functools
 import itertools
 from pathlib import Path
 from xml.etree import ElementTree
 
 import mlx.nn as nn
+import mlx.optimizers as optim
 import nbformat
 import numpy as np
 import pytest
@@ -15,17 +17,20 @@ from transformers import Qwen3ForCausalLM
 
 from mlx_grpo_kit.assets import TINY
 from mlx_grpo_kit.course import check
+from mlx_grpo_kit.course.answers import source_of
 from mlx_grpo_kit.course.catalogue import find
 from mlx_grpo_kit.course.chapters.chapter_24 import exercises as chapter
 from mlx_grpo_kit.course.chapters.chapter_24 import paired as paired_module
 from mlx_grpo_kit.course.chapters.chapter_24 import small, training
-from mlx_grpo_kit.course.chapters.chapter_24.paired import in_words, interval, paired, supported
+from mlx_grpo_kit.course.chapters.chapter_24.paired import as_if_run, in_points, in_words, interval, paired, supported
 from mlx_grpo_kit.course.chapters.chapter_24.pictures.flow import BOXES, draw_step
 from mlx_grpo_kit.course.chapters.chapter_24.pictures.pages import SideBySide, your_page
+from mlx_grpo_kit.course.chapters.chapter_24.short_run import short_run
 from mlx_grpo_kit.generation import SamplingConfig, generate
 from mlx_grpo_kit.grpo import compute_advantages, compute_rewards, minimal, per_token_logps
 from mlx_grpo_kit.qwen3 import KVCache, load_pretrained, load_tokenizer, qwen3_forward
 from mlx_grpo_kit.runtime import mx
+from mlx_grpo_kit.tasks import Addition
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "24_from_a_blank_file.ipynb"
 WISHES = [case[0] for case in chapter.SAMPLE.cases]
@@ -85,22 +90,65 @@ def test_the_interval_is_students():
     assert supported({**report, "after": [each - 0.2 for each in after]}) == "worse"
 
 
-def test_paired_runs_both_versions_on_the_same_seeds(capsys):
+def moved(by):
+    """The shipped model's parameters, and a number added to one of them."""
+    params = small.copied(training.model()[1])
+    return {**params, "final_norm.weight": params["final_norm.weight"] + by}
+
+
+@pytest.fixture
+def quick_exam(monkeypatch):
+    """An exam that reads its mark from the parameters that `moved` makes: half, and what was added."""
+    start = training.model()[1]["final_norm.weight"]
+
+    def exam(params, problems=1003, draws=1, on=None):
+        return 0.5 + (params["final_norm.weight"] - start)[0].item()
+
+    monkeypatch.setattr(paired_module, "held_out_accuracy", exam)
+    monkeypatch.setattr(paired_module, "_passed", {})
+    monkeypatch.setattr(paired_module, "_examples", [])
+
+
+def test_paired_trains_both_versions_on_the_same_seeds(capsys, quick_exam):
     asked = []
 
     def version(name, gain):
         def run(seed):
             asked.append((name, seed))
-            return mx.array(seed / 10 + gain + 0.01 * (seed % 2))
+            return moved(seed / 100 + gain + 0.01 * (seed % 2))
 
         return run
 
     report = paired(version("a", 0.0), version("b", 0.1), (3, 5, 8))
     assert asked == [(name, seed) for seed in (3, 5, 8) for name in "ab"]
     assert report["seeds"] == [3, 5, 8]
-    assert report["after"] == pytest.approx([0.41, 0.61, 0.9])
-    assert "seed 5: 0.510 and 0.610, difference +0.100" in (printed := capsys.readouterr().out)
+    assert report["after"] == pytest.approx([0.64, 0.66, 0.68], abs=2e-4)
+    printed = capsys.readouterr().out
+    assert printed.startswith("before training: 50.0%")
+    assert "seed 5: 56.0% and 66.0%, difference +10.0 points" in printed
     assert in_words(report) in printed
+
+
+@pytest.mark.parametrize(
+    ("returned", "error", "words"),
+    [
+        (0.53, TypeError, "`before(0)` returned 0.53, a float. Return the parameters at the end of the run"),
+        (iter([1]), TypeError, "the last of what it yields"),
+        ({"a": 1}, ValueError, "names are not those of the parameters"),
+        ("nan", ValueError, "not finite"),
+    ],
+)
+def test_paired_says_what_a_version_must_return(returned, error, words, quick_exam):
+    returned = moved(float("nan")) if returned == "nan" else returned
+    with pytest.raises(error) as raised:
+        paired(lambda seed: returned, lambda seed: moved(0.1))
+    assert words in str(raised.value)
+
+
+def test_an_interval_is_printed_in_points_with_one_decimal():
+    report = {"seeds": [*range(5)], "before": [0.5] * 5, "after": [0.512, 0.524, 0.531, 0.526, 0.517]}
+    assert in_words(report) == "mean difference +2.2 points, 95% interval +1.3 to +3.1: the second version is better"
+    assert [*map(in_points, (0.1234, -0.0004, 0.00003, 0.0, -1e-17))] == ["+12.3", "-0.04", "+0.003", "+0.0", "-0.0"]
 
 
 # Right answers in other styles.
@@ -233,9 +281,6 @@ def gradient_in_pieces(config, params, prompts, completions, advantages):
         (3, by_sign),
         (4, gradient_of_reinforce),
         (4, gradient_in_pieces),
-        (6, ("no difference", chapter.NO_DIFFERENCE)),
-        (7, ["no difference", {**chapter.NO_DIFFERENCE, "seeds": (5, 6, 7, 8, 9)}]),
-        (8, ("better", {"seeds": [*range(7)], "before": [0.5] * 7, "after": [0.6, 0.61, 0.62] * 2 + [0.6]})),
     ],
 )
 def test_right_answers_in_other_styles_pass(number, answer):
@@ -355,6 +400,16 @@ def logps_without_the_end(config, params, prompts, completions):
     return logps, mask & (np.arange(mask.shape[1]) < lengths - 1)
 
 
+def logps_with_a_shifted_mask(config, params, prompts, completions):
+    logps, mask = logps_by_cross_entropy(config, params, prompts, completions)
+    return logps, np.roll(mask, 1, axis=1)
+
+
+def logps_with_half_a_mask(config, params, prompts, completions):
+    logps, mask = logps_by_cross_entropy(config, params, prompts, completions)
+    return logps, mask * 0.5
+
+
 def logps_with_constant_embedding(config, params, prompts, completions):
     params = {**params, "embedding.weight": mx.stop_gradient(params["embedding.weight"])}
     return logps_by_cross_entropy(config, params, prompts, completions)
@@ -434,6 +489,8 @@ FEW = {name: values[:4] for name, values in chapter.NO_DIFFERENCE.items()}
         (1, lambda *arguments: [[6]] * len(arguments[2]), "token ids go from 0 to 5"),
         (2, scored_by_their_own_place, "at its *own* position"),
         (2, logps_without_the_end, "never taught when to stop"),
+        (2, logps_with_a_shifted_mask, "a mask whose row 0 is [0, 1, 1], where [1, 1, 0] was expected"),
+        (2, logps_with_half_a_mask, "a mask whose row 0 is [0.5, 0.5, 0], where [1, 1, 0] was expected"),
         (2, logps_by_numpy, "the way back to `params` is cut"),
         (2, logps_with_constant_embedding, "a part of them is a constant"),
         (2, logps_with_half_of_the_gradient, "a part of them is a constant"),
@@ -452,15 +509,22 @@ FEW = {name: values[:4] for name, values in chapter.NO_DIFFERENCE.items()}
         (4, gradient_of_centred_advantages, "Take the advantages as they are"),
         (4, gradient_with_its_old_ones, "The old log-probabilities have a gradient too"),
         (4, lambda *arguments: {n: -g for n, g in gradient_of_reinforce(*arguments).items()}, "The sign is reversed"),
-        (6, ("no difference", FEW), "Fewer than five seeds"),
-        (6, ("better", chapter.NO_DIFFERENCE), "do not show that difference"),
+        (6, ("no difference", as_if_run(FEW)), "Fewer than five seeds"),
+        (6, ("better", as_if_run(chapter.NO_DIFFERENCE)), "do not show that difference"),
         (6, ("much better", chapter.NO_DIFFERENCE), "is not one of the claims"),
-        (7, ("better", chapter.MEASURED["loss"]), "The difference has the other sign"),
+        (6, ("no difference", chapter.NO_DIFFERENCE), "do not come from `paired`"),
+        (7, ("better", as_if_run(chapter.MEASURED["loss"])), "The difference has the other sign"),
+        (7, ("worse", chapter.MEASURED["loss"]), "do not come from `paired`"),
         (7, chapter.MEASURED["loss"], "is not a tuple"),
         (7, ("better", [0.1] * 5), "is not a report"),
-        (8, ("better", {**chapter.NO_DIFFERENCE, "after": [float("nan")] * 5}), "not finite"),
-        (8, ("better", {**chapter.NO_DIFFERENCE, "after": [900.0] * 5}), "900, and an accuracy is a share"),
-        (7, ("no difference", {**chapter.NO_DIFFERENCE, "after": chapter.NO_DIFFERENCE["before"]}), "Adam cancel"),
+        (8, ("better", {**chapter.NO_DIFFERENCE, "after": [900.0] * 5}), "do not come from `paired`"),
+        (
+            7,
+            ("no difference", as_if_run({**chapter.NO_DIFFERENCE, "after": chapter.NO_DIFFERENCE["before"]})),
+            "Adam cancel",
+        ),
+        (8, ("no difference", as_if_run(chapter.NO_DIFFERENCE, start=0.64)), "Neither version learned"),
+        (8, ("no difference", as_if_run(chapter.NO_DIFFERENCE, example=True)), "the comparison of the example"),
     ],
 )
 def test_wrong_answers_are_refused_with_a_reason(number, answer, words):
@@ -610,15 +674,16 @@ def test_the_first_steps_of_a_loop(train, verdict):
 
 def test_a_loop_that_learns_nothing_is_told_its_accuracy(capsys, monkeypatch):
     monkeypatch.setattr(training, "PROBLEMS", 200)
-    assert "of the held-out sums after 9 steps" in training.train_and_judge(loop(1e-6), training.TWO_MINUTES)
+    assert "of the held-out sums after 9 steps" in training._two_minutes(loop(1e-6), print)
     assert "before training: " in capsys.readouterr().out
-    assert training.train_and_judge(loop(0.3), training.TWO_MINUTES) == training.FALLS
+    assert training._two_minutes(loop(0.3), print) == training.FALLS
     monkeypatch.setattr(training, "BUDGET", 0.0)
-    assert "after 0 steps and 0 seconds" in training.train_and_judge(loop(1e-6), training.TWO_MINUTES)
+    assert "after 0 steps and 0 seconds" in training._two_minutes(loop(1e-6), print)
 
 
 def test_what_a_failed_loop_prints_is_of_its_own_run_and_its_message_names_bias_correction(capsys, monkeypatch):
     monkeypatch.setattr(training, "PROBLEMS", 100)
+    monkeypatch.setattr(training, "_other_rewards", lambda train: None)
     note = check("24.5", keeping(loop(0.3)))
     assert capsys.readouterr().out.count("before training: ") == 1
     assert "without `bias_correction=True`" in note.text
@@ -627,8 +692,274 @@ def test_what_a_failed_loop_prints_is_of_its_own_run_and_its_message_names_bias_
 
 def test_a_loop_that_passes_one_exam_and_not_three_goes_on(capsys, monkeypatch):
     monkeypatch.setattr(training, "held_out_accuracy", lambda params, draws=1: 0.6 if draws == 1 else 0.4)
-    assert "60.0% of the held-out sums after 9 steps" in training.train_and_judge(loop(), training.TWO_MINUTES)
+    assert "60.0% of the held-out sums after 9 steps" in training._two_minutes(loop(), print)
     assert "40.0% is the mean of all three, so the run continues" in capsys.readouterr().out
+
+
+# Learning from rewards, and from groups.
+
+
+def grpo(groups=(16, 8), optimizer=None, rewards=None, order=None, pushes=chapter.advantages):
+    """A loop of GRPO in which one part is another one."""
+
+    def train(config, params, tokenizer, task, seed):
+        rng = np.random.default_rng(seed)
+        adam = (optimizer or functools.partial(optim.AdamW, 1e-3, bias_correction=True))()
+        while True:
+            problems = [each for each in task.sample(rng, groups[0]) for _ in range(groups[1])]
+            problems = problems if order is None else order(problems, rng)
+            prompts = [tokenizer.encode(each.prompt) for each in problems]
+            drawn = chapter.sample(config, params, prompts, tokenizer.eos_token_ids, 4, int(rng.integers(2**31)))
+            texts = [*map(tokenizer.decode, drawn)]
+            judge = rewards or (lambda task, problem, text: float(task.is_correct(problem, text)))
+            given = [judge(task, *pair) for pair in zip(problems, texts, strict=True)]
+            grads = chapter.gradient(config, params, prompts, drawn, [*map(float, pushes(given, groups[1]))])
+            params = adam.apply_gradients(grads, params)
+            yield params
+
+    return train
+
+
+def until_something_differs(config, params, tokenizer, task, seed):
+    """DAPO's dynamic sampling: it draws until enough groups have different rewards, and drops the others."""
+    rng = np.random.default_rng(seed)
+    adam = optim.Adam(1e-3, bias_correction=True)
+    while True:
+        kept = []
+        while len(kept) < 64:
+            problems = [each for each in task.sample(rng, 16) for _ in range(8)]
+            prompts = [tokenizer.encode(each.prompt) for each in problems]
+            drawn = chapter.sample(config, params, prompts, tokenizer.eos_token_ids, 4, int(rng.integers(2**31)))
+            rewards = [
+                task.is_correct(*pair) + 0.0 for pair in zip(problems, map(tokenizer.decode, drawn), strict=True)
+            ]
+            rows = zip(prompts, drawn, minus_the_mean(rewards, 8), strict=True)
+            kept += [row for row in rows if row[2]]
+        params = adam.apply_gradients(chapter.gradient(config, params, *map(list, zip(*kept, strict=True))), params)
+        yield params
+
+
+def by_the_kits_page(config, params, tokenizer, task, seed):
+    """`minimal.py`, with its groups of 8 and the task's reward functions."""
+    optimizer = optim.AdamW(1e-3, betas=[0.9, 0.999], weight_decay=0.0, bias_correction=True)
+    for step in range(50):
+        prompts, completions, rewards = minimal.sample(config, params, tokenizer, task, step, seed)
+        _, grads = minimal.gradient(config, params, prompts, completions, rewards)
+        params = optimizer.apply_gradients(optim.clip_grad_norm(grads, 1.0)[0], params)
+        yield params
+
+
+class AdamOfNumpy:
+    """Adam in NumPy, a parameter at a time."""
+
+    def __init__(self, rate=1e-3):
+        self.rate, self.step, self.means, self.squares = rate, 0, {}, {}
+
+    def apply_gradients(self, grads, params):
+        self.step, found = self.step + 1, {}
+        for name, grad in grads.items():
+            grad = np.array(grad)
+            self.means[name] = 0.9 * self.means.get(name, 0.0) + 0.1 * grad
+            self.squares[name] = 0.999 * self.squares.get(name, 0.0) + 0.001 * grad**2
+            mean, square = self.means[name] / (1 - 0.9**self.step), self.squares[name] / (1 - 0.999**self.step)
+            found[name] = mx.array(np.array(params[name]) - self.rate * mean / (np.sqrt(square) + 1e-8))
+        return found
+
+
+class AdamOfTorch:
+    """torch's AdamW with its weight decay of 0.01."""
+
+    optimizer = None
+
+    def apply_gradients(self, grads, params):
+        if self.optimizer is None:
+            self.weights = {name: torch.tensor(np.array(each)) for name, each in params.items()}
+            self.optimizer = torch.optim.AdamW([*self.weights.values()], lr=1e-3)
+        for name, each in self.weights.items():
+            each.grad = torch.tensor(np.array(grads[name]))
+        self.optimizer.step()
+        return {name: mx.array(each.numpy()) for name, each in self.weights.items()}
+
+
+@pytest.mark.parametrize(
+    "train",
+    [
+        grpo(),
+        grpo(groups=(4, 32), pushes=leave_one_out),
+        grpo(groups=(12, 10), optimizer=functools.partial(optim.SGD, 0.1), pushes=minus_the_mean),
+        grpo(optimizer=AdamOfNumpy, pushes=by_sign),
+        grpo(optimizer=AdamOfTorch),
+        grpo(rewards=lambda task, problem, text: compute_rewards(task.reward_funcs, [problem], [text])[0][0]),
+        until_something_differs,
+        by_the_kits_page,
+    ],
+    ids=["plain", "leave one out", "SGD", "NumPy", "torch", "reward_funcs", "dynamic", "minimal"],
+)
+def test_loops_in_other_styles_learn_from_rewards(train):
+    assert training.train_and_judge(train, training.OTHER_REWARDS) == training.FOLLOWS
+
+
+def imitation(batch, right=lambda task, problem: str(problem.data["a"] + problem.data["b"])):
+    """Supervised learning by Adam on texts that are not the policy's."""
+
+    def train(config, params, tokenizer, task, seed):
+        rng, adam = np.random.default_rng(seed), optim.Adam(1e-3, bias_correction=True)
+        for _ in range(200):
+            problems = task.sample(rng, batch)
+            texts = [(problem, right(task, problem)) for problem in problems]
+            rows = [
+                (tokenizer.encode(problem.prompt), [*tokenizer.encode(text), 1][:4], 1.0)
+                for problem, text in texts
+                if text is not None
+            ]
+            if rows:
+                grads = chapter.gradient(config, params, *map(list, zip(*rows, strict=True)))
+                params = adam.apply_gradients(grads, params)
+            yield params
+
+    return train
+
+
+def if_its_sum_is_right(task, problem):
+    text = str(problem.data["a"] + problem.data["b"])
+    return text if task.is_correct(problem, text) else None
+
+
+def where_a_group_differs(config, params, tokenizer, task, seed):
+    """It imitates the sums of the questions with right and wrong answers."""
+    adam, rng = optim.Adam(1e-3, bias_correction=True), np.random.default_rng(seed)
+    while True:
+        problems = [each for each in task.sample(rng, 32) for _ in range(4)]
+        prompts = [tokenizer.encode(each.prompt) for each in problems]
+        drawn = chapter.sample(config, params, prompts, tokenizer.eos_token_ids, 4, int(rng.integers(2**31)))
+        rewards = [task.is_correct(*pair) for pair in zip(problems, map(tokenizer.decode, drawn), strict=True)]
+        rows = [4 * group for group in range(32) if 0 < sum(rewards[4 * group : 4 * group + 4]) < 4]
+        sums = [[*tokenizer.encode(str(sum(problems[row].data.values()))), 1] for row in rows]
+        if rows:
+            grads = chapter.gradient(config, params, [prompts[row] for row in rows], sums, [1.0] * len(rows))
+            params = adam.apply_gradients(grads, params)
+        yield params
+
+
+def the_first_that_is_right(task, problem):
+    found = [task.is_correct(problem, str(number)) for number in range(199)]
+    return str(found.index(True)) if 0 < sum(found) < 199 else None
+
+
+def shuffled(problems, rng):
+    return [problems[row] for row in rng.permutation(len(problems))]
+
+
+def rewards_of_its_own(task, problem, text):
+    return float(text == str(eval(problem.prompt.strip("="))))
+
+
+def rewards_of_another_task(task, problem, text):
+    return float(training.task().is_correct(problem, text))
+
+
+def divided_by_nothing(rewards, size):
+    groups = np.reshape(rewards, (-1, size))
+    spread = groups.std(axis=1, keepdims=True) + (1e-9 if np.ptp(groups, axis=1).any() else 0)
+    with np.errstate(all="ignore"):
+        return ((groups - groups.mean(axis=1, keepdims=True)) / spread).ravel()
+
+
+def filtered_without_a_guard(config, params, tokenizer, task, seed):
+    """It leaves out the rows without an advantage, and fails where none is left."""
+    rng = np.random.default_rng(seed)
+    for _ in range(5):
+        problems = [each for each in task.sample(rng, 8) for _ in range(8)]
+        prompts = [tokenizer.encode(each.prompt) for each in problems]
+        drawn = chapter.sample(config, params, prompts, tokenizer.eos_token_ids, 4, int(rng.integers(2**31)))
+        rewards = [task.is_correct(*pair) for pair in zip(problems, map(tokenizer.decode, drawn), strict=True)]
+        rows = [row for row in zip(prompts, drawn, minus_the_mean(rewards, 8), strict=True) if row[2]]
+        grads = chapter.gradient(config, params, *map(list, zip(*rows or [([], [], [])], strict=True)))
+        params = {name: value - 0.1 * grads[name] for name, value in params.items()}
+        yield params
+
+
+@pytest.mark.parametrize(
+    ("train", "verdict"),
+    [
+        (imitation(64), training.IMITATES),
+        (imitation(64, if_its_sum_is_right), training.NO_BASELINE),
+        (where_a_group_differs, "did not follow another reward"),
+        (imitation(16, the_first_that_is_right), training.BRUTE_FORCE),
+        (grpo(rewards=rewards_of_its_own), training.IMITATES),
+        (grpo(rewards=rewards_of_another_task), training.IMITATES),
+        (grpo(order=shuffled), training.TORN),
+        (grpo(order=lambda problems, rng: [*problems[1:], problems[0]]), training.TORN),
+        (grpo(pushes=lambda rewards, size: minus_the_mean(rewards, len(rewards))), training.TORN),
+        (grpo(pushes=lambda rewards, size: rewards), training.NO_BASELINE),
+        (grpo(pushes=lambda rewards, size: np.negative(minus_the_mean(rewards, size))), training.WRONG_WAY),
+        (filtered_without_a_guard, "skip the update, and yield the same parameters once more"),
+        (grpo(groups=(4, 8), pushes=divided_by_nothing), "not finite after a step in which all answers"),
+    ],
+    ids=[
+        "sums",
+        "sums that are right",
+        "sums where a group differs",
+        "all numbers",
+        "own rewards",
+        "another task",
+        "shuffled",
+        "one row off",
+        "batch mean",
+        "no baseline",
+        "sign",
+        "no row left",
+        "divided by 0",
+    ],
+)
+def test_loops_that_learn_from_something_else_are_refused(train, verdict, monkeypatch):
+    monkeypatch.setattr(training, "MOST_STEPS", 20)
+    note = chapter.TRAIN.examine(train)
+    assert not note
+    assert note.message.startswith("`train(some steps with other rewards)` gave ")
+    assert verdict in note.message
+    [advice] = [each.message for each in chapter.TRAIN.mistakes if each.name == chapter.MISTAKEN.get(verdict)] or [""]
+    assert advice in note.message
+
+
+def test_every_verdict_on_a_loop_has_its_mistake():
+    names = {each.name for each in chapter.TRAIN.mistakes}
+    assert {*chapter.MISTAKEN.values(), "not a generator"} == names
+
+
+def test_a_loop_is_judged_anew_when_it_is_checked_again():
+    """A loop that reads another function of its notebook, which has been mended meanwhile."""
+    parts = {"pushes": lambda rewards, size: rewards}
+    train = grpo(pushes=lambda rewards, size: parts["pushes"](rewards, size))
+    for stage in (training.FIRST_STEPS, training.OTHER_REWARDS):
+        found = training.train_and_judge(train, stage)
+    assert found == training.NO_BASELINE
+    parts["pushes"] = minus_the_mean
+    for stage in (training.FIRST_STEPS, training.OTHER_REWARDS):
+        found = training.train_and_judge(train, stage)
+    assert found == training.FOLLOWS
+
+
+def test_the_loss_of_the_solution_divides_by_all_tokens(monkeypatch):
+    """With rows left out or not, the first step has the same gradient."""
+    seen = []
+    monkeypatch.setattr(optim, "clip_grad_norm", lambda grads, most: (seen.append(grads), (grads, 0.0))[1])
+    config, start = training.model()
+    problems, rows = Addition(), []
+    monkeypatch.setattr(chapter, "sample", lambda *arguments: rows.append(sampler(*arguments)) or rows[-1])
+    next(chapter.train(config, start, load_tokenizer(TINY), problems, 0))
+    rng, tokenizer = np.random.default_rng(0), load_tokenizer(TINY)
+    drawn = [each for each in problems.sample(rng, 32) for _ in range(8)]
+    texts = map(tokenizer.decode, rows[0])
+    rewards = [float(problems.is_correct(*pair)) for pair in zip(drawn, texts, strict=True)]
+    prompts = [tokenizer.encode(each.prompt) for each in drawn]
+    whole = chapter.gradient(config, start, prompts, rows[0], chapter.advantages(rewards, 8))
+    for name, grad in whole.items():
+        np.testing.assert_allclose(seen[0][name], grad, atol=1e-4 * mx.abs(grad).max().item() + 1e-6)
+    assert "multiply what it returns by" in chapter.TRAIN.hints[2]
+
+
+sampler = chapter.sample
 
 
 # What the chapter says, and its pictures.
@@ -659,13 +990,116 @@ def test_the_pictures_have_words():
     assert "yours (2 lines that are not blank)" in repr(pages)
 
 
-def test_one_report_passes_one_exercise(monkeypatch):
-    monkeypatch.setattr(paired_module, "_passed", {})
-    report = {"seeds": [*range(5)], "before": [0.5] * 5, "after": [0.5, 0.6, 0.4, 0.55, 0.45]}
-    assert check("24.6", ("no difference", report)).passed
-    assert check("24.6", ("no difference", dict(report))).passed
-    assert "the report with which 24.6 passed" in check("24.7", ("no difference", report)).text
-    assert check("24.7", ("no difference", {**report, "after": [0.51, 0.6, 0.4, 0.55, 0.45]})).passed
+WIGGLE = [0.02, -0.01, 0.015, -0.02, 0.005, 0.01, -0.015, 0.0]
+
+
+def even(seed):
+    return moved(0.1 + 0.001 * seed)
+
+
+def higher(seed):
+    return moved(0.2 + 0.002 * seed)
+
+
+def wiggled(seed):
+    return moved(0.1 + 0.001 * seed + WIGGLE[seed])
+
+
+@pytest.mark.parametrize(
+    ("claim", "versions", "seeds"),
+    [
+        ("no difference", (even, wiggled), range(5)),
+        ("better", (even, higher), (5, 6, 7, 8, 9)),
+        ("worse", (higher, even), [*range(7)]),
+        ("better", (functools.cache(even), functools.cache(higher)), np.arange(5)),
+    ],
+)
+def test_comparisons_of_ones_own_pass(claim, versions, seeds, quick_exam, capsys):
+    report = paired(*versions, seeds)
+    note = check("24.6", [claim, report])
+    assert note.passed, note
+    assert "trains both versions once more" in capsys.readouterr().out
+    assert in_words(report) in note.text
+
+
+def test_one_comparison_passes_one_exercise(quick_exam):
+    report = paired(even, higher)
+    assert check("24.6", ("better", report)).passed
+    assert check("24.6", ("better", report)).passed
+    for same in (report, paired(even, higher, range(1, 6)), paired(higher, even)):
+        assert "the comparison with which 24.6 passed" in check("24.7", (supported(same), same)).text
+    assert check("24.7", ("no difference", paired(even, wiggled))).passed
+
+
+def test_the_example_passes_no_exercise_however_it_is_run(quick_exam):
+    example = paired(even, higher, example=True)
+    again = paired(even, higher, range(7))
+    for report in (example, again, paired(higher, even)):
+        assert "the comparison of the example" in check("24.7", (supported(report), report)).text
+
+
+def by_luck(seed, rng=np.random.default_rng(0)):  # noqa: B008
+    return moved(0.2 + 0.01 * rng.random())
+
+
+def for_five_seeds(seed):
+    return moved([0.1, 0.101, 0.102, 0.103, 0.104][seed])
+
+
+def for_all_seeds(seed):
+    return moved(0.1)
+
+
+@pytest.mark.parametrize(
+    ("versions", "words"),
+    [
+        ((even, by_luck), "returned other parameters than for the report"),
+        ((for_five_seeds, higher), "it raised IndexError"),
+        ((for_all_seeds, higher), "Two seeds gave exactly the same parameters"),
+        ((even, for_all_seeds), "Two seeds gave exactly the same parameters"),
+        ((lambda seed: moved(-0.02 + 0.001 * seed), lambda seed: moved(0.001 * seed)), "Neither version learned"),
+        ((even, even), "exactly the same numbers with every seed"),
+    ],
+)
+def test_comparisons_that_no_training_can_repeat_are_refused(versions, words, quick_exam):
+    report = paired(*versions)
+    note = check("24.6", (supported(report), report))
+    assert not note.passed
+    assert words in note.text, note.text
+
+
+def test_numbers_changed_by_hand_are_refused(quick_exam):
+    report = paired(even, wiggled)
+    copies = [dict(report), {**report}, copy.deepcopy(dict(report))]
+    report["after"][0] = 0.9
+    for each in (report, *copies):
+        assert "do not come from `paired`" in check("24.6", ("no difference", each)).text
+
+
+def test_a_report_is_kept_as_plain_numbers(quick_exam):
+    report = paired(even, higher)
+    name, source = source_of(("better", report))
+    space = {}
+    exec(source, space)
+    assert space[name] == ("better", dict(report))
+
+
+def test_the_parts_of_the_short_run_are_its_arguments():
+    def in_numpy(*arguments):
+        return [np.array(each) for each in chapter.sample(*arguments)]
+
+    found = [
+        short_run(3, *parts, steps=1)
+        for parts in (
+            (chapter.sample, chapter.advantages, chapter.gradient),
+            (in_numpy, minus_the_mean, gradient_in_numpy),
+        )
+    ]
+    assert training.distance(*found) < 0.1 * training.distance(found[0], training.model()[1])
+
+
+def gradient_in_numpy(*arguments):
+    return {name: np.array(each) for name, each in chapter.gradient(*arguments).items()}
 
 
 def test_a_constant_factor_is_explained_before_anybody_measures_it():
@@ -679,7 +1113,8 @@ def test_the_comparison_of_the_chapter_does_not_depend_on_the_readers_rule():
     [cell] = [each for each in nbformat.read(NOTEBOOK, as_version=4).cells if each.id == "24-paired"]
     assert "advantages=divided)" in cell.source
     assert "advantages=not_divided)" in cell.source
-    scope = {"np": np, "paired": lambda before, after, seeds: {"before": 0, "after": 1}}
+    assert "example=True" in cell.source
+    scope = {"np": np, "paired": lambda before, after, seeds, example: {"before": 0, "after": 1}}
     exec(cell.source, scope)
     rewards = [1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0]
     np.testing.assert_allclose(scope["divided"](rewards, 4), chapter.advantages(rewards, 4))
@@ -710,5 +1145,12 @@ def test_the_mask_and_the_stubs_are_explained_before_the_first_exercise():
 
 def test_completions_of_numpys_integers_run_through_the_notebook():
     cells = {each.id: each.source for each in nbformat.read(NOTEBOOK, as_version=4).cells}
-    for id in ("24-ex1-use", "24-parts"):
-        assert "[[*map(int, each)] for each in completions]" in cells[id]
+    assert "[[*map(int, each)] for each in completions]" in cells["24-ex1-use"]
+
+
+def test_no_cell_shows_a_loop_that_learns():
+    """The loop is the answer to 24.5."""
+    for cell in nbformat.read(NOTEBOOK, as_version=4).cells:
+        if cell.cell_type == "code":
+            assert "apply_gradients" not in cell.source
+            assert "AdamW(" not in cell.source

@@ -1,4 +1,4 @@
-"""Chapter 25: answers in other styles, and that its solutions do what the kit's own tools do."""
+"""Chapter 25: answers in other styles; the solutions agree with the kit's own tools."""
 
 import functools
 import itertools

@@ -248,7 +248,7 @@ def names_another_value(model, inputs, labels, learning_rate):
     return loss.data
 
 
-class WithoutChance(chapter_03.Neuron):
+class EqualWeights(chapter_03.Neuron):
     def __init__(self, nin, nonlin=True):
         super().__init__(nin, nonlin)
         self.w = [Value(0.5) for _ in range(nin)]
@@ -259,18 +259,18 @@ class ReluAtTheEnd(chapter_03.MLP):
         return super().__call__(x).relu()
 
 
-class LinearUnlessAsked(chapter_03.Neuron):
+class LinearByDefault(chapter_03.Neuron):
     def __init__(self, nin, nonlin=False):
         super().__init__(nin, nonlin)
 
 
-class GrowsByItsBias(chapter_03.Neuron):
+class AppendsItsBias(chapter_03.Neuron):
     def parameters(self):
         self.w.append(self.b)
         return self.w
 
 
-class AnswersAsBefore(chapter_03.Layer):
+class RemembersItsOutputs(chapter_03.Layer):
     def __call__(self, x):
         self.outputs = getattr(self, "outputs", None) or super().__call__(x)
         return self.outputs
@@ -300,14 +300,14 @@ def one_value_for_each_number(x):
     return REMEMBERED_VALUES.setdefault(x.data, chapter_02.softplus(x))
 
 
-class NarrowStart(chapter_03.Neuron):
+class NarrowInitialWeights(chapter_03.Neuron):
     def __init__(self, nin, nonlin=True):
         super().__init__(nin, nonlin)
         for w in self.w:
             w.data *= 0.7
 
 
-class CutsItsScore(chapter_03.MLP):
+class DetachesItsScore(chapter_03.MLP):
     def __call__(self, x):
         return Value(super().__call__(x).data)
 
@@ -343,7 +343,7 @@ REFUSED = [
     ("02.4", lambda order: chapter_02.backward(order) if len(order) > 1 else None, "`a`"),
     ("02.5", one_value_for_each_number, "whose parent is not the given x but another Value"),
     ("02.6", AddsInPlace, "(3 + b)"),
-    ("03.2", NarrowStart, "expected -1 to 1"),
+    ("03.2", NarrowInitialWeights, "expected -1 to 1"),
     ("03.4", InsertsTheFirstSize, "work on a copy"),
     ("01.1", over_the_rounded_way, "Divide by h"),
     ("01.1", over_the_length, "Divide by h itself"),
@@ -356,7 +356,7 @@ REFUSED = [
         "Compute only the pair",
     ),
     ("02.2", slopes_never_divided_by_zero, "`local_derivatives('/', 1, 0.00025)`"),
-    ("02.3", makes_sets_of_the_parents, "names or parents in the values"),
+    ("02.3", makes_sets_of_the_parents, "names or parents of the values"),
     ("02.5", without_a_name, "a Value without an `op`"),
     ("02.6", EqualNumbersAreOne, "`(a + b) * (a * b)`"),
     ("02.2", measured_slopes, "The rule of each operation is exact"),
@@ -370,10 +370,10 @@ REFUSED = [
     ("02.4", times_the_parents_grad, "the value's own grad"),
     ("02.4", with_the_kits_backward, "you are writing it"),
     ("02.5", composed, "Write one new operation instead"),
-    ("03.2", WithoutChance, "stay alike"),
-    ("03.2", LinearUnlessAsked, "no kink"),
-    ("03.2", GrowsByItsBias, "Create a new list"),
-    ("03.3", AnswersAsBefore, "`Layer(2, 3, True, [1, -2])`"),
+    ("03.2", EqualWeights, "stay alike"),
+    ("03.2", LinearByDefault, "no kink"),
+    ("03.2", AppendsItsBias, "Create a new list"),
+    ("03.3", RemembersItsOutputs, "`Layer(2, 3, True, [1, -2])`"),
     ("03.4", LinearAtWidthOne, "Choose by the position of the layer"),
     ("03.4", ReluAtTheEnd, "The last layer has no relu"),
     ("03.6", with_pythons_max, "`(1 - label * score).relu()` is max(0, ...)"),
@@ -382,8 +382,8 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("id", "answer", "words"), REFUSED, ids=lambda each: getattr(each, "__name__", None))
-def test_refused_with_words_that_help(id, answer, words):
-    for _ in range(2):  # what an answer remembers of the first try makes no difference
+def test_wrong_answers_get_a_helpful_message(id, answer, words):
+    for _ in range(2):  # an answer that remembers the first try gains nothing
         note = check(id, answer)
         assert not note.passed
         assert words in note.text
@@ -436,7 +436,7 @@ def zero_grad_at_the_end(model, inputs, labels, learning_rate):
     ],
     ids=lambda each: getattr(each, "__name__", None),
 )
-def test_right_in_another_style(id, answer):
+def test_right_answers_in_another_style_pass(id, answer):
     note = check(id, answer)
     assert note.passed, note
 
@@ -463,16 +463,16 @@ def share_right(scores):
     return sum((score > 0) == (label > 0) for score, label in zip(scores, moons()[1], strict=True)) / len(scores)
 
 
-def test_a_cut_score_is_not_said_to_touch_gradients():
-    assert "Asking for a score" not in check("03.4", CutsItsScore).text
+def test_a_cut_score_does_not_get_the_message_about_gradients():
+    assert "Asking for a score" not in check("03.4", DetachesItsScore).text
 
 
 @pytest.mark.parametrize("seed", [0, 4, 7])
-def test_far_above_a_good_rate_all_scores_become_one(seed):
+def test_far_above_a_good_rate_all_scores_become_equal(seed):
     assert len(set(scores_after(10, seed=seed, width=8, learning_rate=10**1.5))) == 1
 
 
-def test_with_a_width_of_1_most_seeds_never_begin():
+def test_with_a_width_of_1_most_seeds_never_learn():
     dead = {seed for seed in range(8) if len(set(scores_after(0, seed=seed, width=1, learning_rate=0.5))) == 1}
     assert dead == {0, 2, 3, 4, 6}
     for seed in {1, 5, 7}:

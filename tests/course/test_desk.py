@@ -16,7 +16,7 @@ from mlx_grpo_kit.course.exercise import is_stub
 from mlx_grpo_kit.tensor import Tensor
 
 
-def test_a_wrong_answer_is_told_input_and_expectation():
+def test_a_wrong_answer_gets_its_input_and_the_expected_result():
     note = check("01.1", lambda f, x, h: 0.0)
     assert "`forward_slope(square, 3, 0.1)` gave 0, expected 6.1. Here `square` is `x * x`." in note.text
     assert 'hint("01.1", 1)' in note.text
@@ -44,14 +44,14 @@ def test_a_forgotten_return():
         ("forward_slope", "Pass the function itself"),
     ],
 )
-def test_slips_are_answered_in_words(answer, words):
+def test_slips_get_their_messages(answer, words):
     note = check("01.1", answer)
     assert not note
     assert words in note.text
 
 
 @pytest.mark.parametrize("answer", [None, ...])
-def test_nothing_is_not_attempted(answer):
+def test_none_and_ellipsis_are_not_attempted(answer):
     assert "Not attempted" in check("01.1", answer).heading
     assert "Not attempted" in check("01.3", answer).heading
     assert "Not attempted" in check("01.3").heading
@@ -66,7 +66,7 @@ def test_a_value_near_the_right_one_passes():
 
 
 @pytest.mark.parametrize("ask", [check, hint, solution])
-def test_unknown_exercises_are_answered_with_those_there_are(ask):
+def test_an_unknown_exercise_gets_a_list_of_the_known_ones(ask):
     assert "there is no exercise '01.99'; this chapter has 01.1, 01.2" in ask("01.99").text
     assert "chapter '99' has no exercises; these have: 01, 02" in ask("99.1").text
     assert ask(None).text
@@ -88,7 +88,7 @@ def test_the_solution_is_shown_as_code():
     assert solution("01.3").code == "(-3.0, 2.0, 1.0)"
 
 
-def test_yours_if_it_passed_and_the_kits_otherwise():
+def test_use_returns_your_answer_if_it_passed_and_the_kits_otherwise():
     def mine(f, x, h):
         return (f(x + h) - f(x)) / h
 
@@ -253,12 +253,12 @@ def test_arrays_and_their_scalars():
 
 
 @pytest.mark.parametrize("answer", [None, "text", [[1.0, 2.0], [3.0]], len, Tensor([1.0, 2.0], requires_grad=True)])
-def test_an_answer_that_is_no_array_is_not_the_array(answer):
+def test_an_answer_that_is_not_an_array_does_not_equal_an_array(answer):
     assert not same(answer, np.array([1.0, 2.0]))
     assert not same(answer, np.array(1.0))
 
 
-def test_an_array_is_not_a_word_or_nothing():
+def test_an_array_does_not_equal_a_text_or_none():
     assert not same(np.array([1.0, 2.0]), None)
     assert not same(np.array([1.0, 2.0]), "two")
 
@@ -275,7 +275,7 @@ def test_arrays_are_shown_with_their_shape():
     )
 
 
-def test_a_tuple_of_other_things_than_numbers_and_how_much_of_it_is_right():
+def test_a_tuple_of_shapes_and_the_count_of_right_parts():
     exercise = Exercise("99.2", "Shapes", "Give three shapes.", 2, 1, ((2,), (3,), None), ["a", "b"])
     assert exercise.examine(((2,), (3,), None))
     assert exercise.examine(((2,), (4,), (1,))).message == "((2,), (4,), (1,)) is not it. 1 of the 3 is right."
@@ -289,7 +289,7 @@ def test_show_is_short():
     assert len(show("x" * 1000)) < 200
 
 
-def test_an_exercise_of_its_own():
+def test_an_exercise_that_a_reader_makes():
     exercise = Exercise(
         "99.1",
         "Double",
@@ -311,7 +311,7 @@ def double(x):
     return 2 * x
 
 
-def test_what_was_given_and_what_was_expected():
+def test_the_message_names_the_result_and_the_expected_result():
     ramp = np.arange(20.0).reshape(4, 5)
     almost = ramp.copy()
     almost[2, 3] = np.nan
@@ -336,7 +336,7 @@ def test_what_was_given_and_what_was_expected():
         assert told_apart(tensor, ramp).endswith(", expected array of shape (4, 5)")
 
 
-def test_of_two_mistakes_that_raise_the_same_kind_the_one_with_the_same_words_is_told():
+def test_of_two_mistakes_with_the_same_error_type_the_one_with_the_same_message_is_reported():
     def no_backward(x):
         return 2.0 * None
 
@@ -362,14 +362,14 @@ def test_of_two_mistakes_that_raise_the_same_kind_the_one_with_the_same_words_is
     )
     assert "That is memory." in exercise.examine(raw_memory).message
     assert "Where is the number?" in exercise.examine(no_backward).message
-    assert "Where is the number?" in exercise.examine(half).message  # nearly in its words: the first that fits
-    note = exercise.examine(lambda: 2.0)  # as little as this has to do with either
+    assert "Where is the number?" in exercise.examine(half).message  # nearly its words: the first mistake that fits
+    note = exercise.examine(lambda: 2.0)  # close to neither of the two messages
     assert "takes 0 positional arguments but 1 was given. Expected 2." in note.message
     assert "number?" not in note.message
     assert "memory" not in note.message
 
 
-def test_what_an_answer_did_stands_in_a_message_without_quotes():
+def test_the_description_of_an_answer_has_no_quotes_in_a_message():
     exercise = Exercise(
         "99.1",
         "Double",
@@ -393,7 +393,7 @@ def test_letters_may_be_written_in_other_ways(answer):
         assert "is not a string of 3 letters." in exercise.examine(wrong).message
 
 
-def test_who_returns_something_elsewhere_is_not_asked_for_a_return():
+def test_an_answer_that_returns_elsewhere_is_not_asked_for_a_return():
     note = check("07.6", lambda ours, theirs, tolerance: ("weight", (1, 0)) if np.isnan(ours["weight"]).any() else None)
     assert "returned None, expected ('bias', (1,))." in note.text
     assert "Is there a `return`?" not in note.text

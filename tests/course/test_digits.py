@@ -1,4 +1,4 @@
-"""The digits of chapters 07 and 08: scikit-learn's, MNIST's files, and files that are neither."""
+"""The digits of chapters 07 and 08: scikit-learn's data, MNIST's files, and other files."""
 
 import gzip
 import struct
@@ -43,11 +43,11 @@ def test_scikit_learns_digits_are_all_there_once():
         np.concatenate([digits.train_labels, digits.test_labels]),
     )
     assert both == listed(images, labels)
-    assert not np.array_equal(digits.test_labels, labels[:360])  # each writer is on both sides
+    assert not np.array_equal(digits.test_labels, labels[:360])  # every writer is in both sets
     assert repr(digits) == "scikit-learn's digits: 1,437 images of 8 x 8 to train on, 360 to test on"
 
 
-def test_every_digit_is_among_those_to_test_on():
+def test_every_digit_is_in_the_test_set():
     counts = np.bincount(load_digits().test_labels)
     assert len(counts) == 10
     assert counts.min() >= 25
@@ -122,7 +122,7 @@ def test_files_without_images_and_with_images_of_two_sizes(mnist):
         load_digits(folder)
 
 
-def test_a_folder_that_is_none(tmp_path):
+def test_a_folder_that_does_not_exist(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"nowhere is not a folder\. .* Without a folder it takes scikit"):
         load_digits(tmp_path / "nowhere")
 
@@ -143,7 +143,7 @@ def test_pixels_are_floating_point():
         load_digits(dtype=np.int64)
 
 
-def test_shifted_images_lose_what_leaves():
+def test_shifted_images_lose_the_pixels_that_leave():
     image = np.array([[[[1.0, 2, 3], [4, 5, 6]]]])
     assert shifted(image).tolist() == image.tolist()
     assert shifted(image, down=1).tolist() == [[[[0, 0, 0], [1, 2, 3]]]]

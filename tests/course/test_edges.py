@@ -14,7 +14,7 @@ IDS = [f"{edge.operation} at {edge.point}" for edge in EDGES]
 
 
 @pytest.mark.parametrize("edge", EDGES, ids=IDS)
-def test_the_kit_does_as_torch(edge):
+def test_the_kit_agrees_with_torch(edge):
     assert edge.measure().agrees
 
 
@@ -52,7 +52,7 @@ def row(operation, *point):
     ],
 )
 def test_the_edges_that_torch_documents(operation, point, value, gradients):
-    """Numbers written down beforehand, so that the kit and torch cannot be wrong together."""
+    """Expected numbers, written down so that the kit and torch cannot be wrong together."""
     measured = row(operation, *point)
     assert measured.value == pytest.approx(value, nan_ok=True)
     for got, expected in zip(measured.gradients, gradients, strict=True):
@@ -85,7 +85,7 @@ CHECKED = [edge for edge in EDGES if edge.operation in ELSEWHERE]
 
 
 def assert_elsewhere(edge, framework, gradients):
-    """What is written down; where nothing is, torch's."""
+    """The stored gradients, or torch's if none are stored."""
     expected = edge.elsewhere.get(framework, edge.measure().gradients)
     for got, each in zip(gradients, expected, strict=True):
         np.testing.assert_allclose(got, each, rtol=1e-5)

@@ -25,7 +25,7 @@ MISTAKES = [(exercise, mistake) for exercise in ALL for mistake in exercise.mist
 
 
 def stub_of(exercise):
-    """The function as it stands in the notebook: the signature, a docstring, and ... for a body."""
+    """The function as the notebook shows it: the signature, a docstring, and ... for a body."""
     if not callable(exercise.solution):
         return ...
     name, space = exercise.solution.__name__, {}
@@ -35,7 +35,7 @@ def stub_of(exercise):
 
 @pytest.mark.parametrize("exercise", ALL, ids=lambda exercise: exercise.id)
 def test_the_solution_passes(exercise):
-    # Compiled once more, so that it is tried as somebody else's answer would be.
+    # Compiled again, so that it is treated like a reader's answer.
     answer = edited(exercise.solution) if callable(exercise.solution) else exercise.solution
     note = check(exercise.id, answer)
     assert note.passed, note
@@ -61,7 +61,7 @@ def test_each_mistake_gets_its_own_message(exercise, mistake):
 
 
 @pytest.mark.parametrize("exercise", ALL, ids=lambda exercise: exercise.id)
-def test_an_answer_that_fails_is_told_how(exercise):
+def test_a_failing_answer_gets_the_reason(exercise):
     def broken(*arguments):
         raise RuntimeError("the cat sat on the keyboard")
 
@@ -72,7 +72,7 @@ def test_an_answer_that_fails_is_told_how(exercise):
 
 
 @pytest.mark.parametrize("exercise", ALL, ids=lambda exercise: exercise.id)
-def test_it_says_everything_a_learner_needs(exercise):
+def test_an_exercise_has_everything_that_a_learner_needs(exercise):
     assert len(exercise.hints) >= 2
     assert len(exercise.mistakes) >= 2
     assert len({mistake.message for mistake in exercise.mistakes}) == len(exercise.mistakes)
@@ -115,7 +115,7 @@ FUNCTIONS = [exercise for exercise in ALL if inspect.isfunction(exercise.solutio
 
 
 @pytest.mark.parametrize("exercise", FUNCTIONS, ids=lambda exercise: exercise.id)
-def test_an_answer_that_changes_what_it_was_given_is_told(exercise):
+def test_an_answer_that_changes_its_arguments_gets_a_message(exercise):
     spoiled = []
 
     @functools.wraps(exercise.solution)
@@ -234,7 +234,7 @@ def test_a_diff_that_fits_no_place_or_several_is_an_error(diff, words):
 
 
 def paths(n):
-    """How many ways lead through n forks."""
+    """The number of ways through n forks."""
     return 2**n
 
 
@@ -263,14 +263,14 @@ def test_an_import_inside_an_answer_is_not_work(tmp_path, monkeypatch):
         count_work(lambda: (answer(), [i for i in range(1000)]), limit=100)
 
 
-def test_the_tracer_that_was_there_comes_back():
+def test_the_previous_tracer_is_restored():
     before = sys.gettrace()
     count_work(lambda: sum(range(3)))
     assert sys.gettrace() is before
 
 
 class Empty:
-    """A class as the notebook hands it out."""
+    """A class as the notebook shows it."""
 
     def __init__(self, size):
         """Keep the size."""
@@ -292,7 +292,7 @@ def test_a_class_without_code_is_a_stub():
 
 
 @pytest.mark.parametrize("ends_the_cell", [True, False])
-def test_a_verdict_is_displayed_once_wherever_check_stands(ends_the_cell):
+def test_a_verdict_is_displayed_once_wherever_check_is_called(ends_the_cell):
     shell = InteractiveShell()
     shell.kernel = True
     shown = []

@@ -1,6 +1,6 @@
-"""An exercise in its notebook: a stub and `check("02.3", name)` beneath the exercise's own words, not attempted.
+"""Exercises in their notebooks: below the prompt a stub and `check("02.3", name)`, not attempted.
 
-Untouched and with every answer each notebook runs in JupyterLab (tests/browser/test_notebooks_in_lab.py).
+tests/browser/test_notebooks_in_lab.py runs each notebook untouched and with every answer.
 """
 
 import inspect
@@ -41,7 +41,7 @@ def test_prompt_and_heading_are_those_of_the_exercise(notebook):
         exercise = find(CHECK.search(cell.source)[1])
         above = notebook.cells[notebook.cells.index(cell) - 1].source
         words = f"### {exercise.heading}\n\n{exercise.prompt}"
-        assert above == words or above.endswith(f"\n\n{words}")  # after notes on what came before
+        assert above == words or above.endswith(f"\n\n{words}")  # after notes about earlier chapters
         if callable(exercise.solution):
             assert inspect.getdoc(exercise.solution) in cell.source
         if inspect.isclass(exercise.solution):
@@ -53,7 +53,7 @@ def test_prompt_and_heading_are_those_of_the_exercise(notebook):
 
 
 def names_of(source):
-    """(the global names that a cell reads anywhere, those that it binds itself)"""
+    """The global names that a cell reads anywhere, and the names that it binds itself."""
     top = symtable.symtable(re.sub(r"^\s*[%!].*$", "pass", source, flags=re.M), "cell", "exec")
     scopes = [top]
     for scope in scopes:
@@ -83,7 +83,7 @@ def names_of_stubs_that_are_read(notebook):
 
 
 def test_later_cells_take_an_answer_through_use(notebook):
-    """Not by its name, which is that of a stub as long as nobody has filled it in."""
+    """Later cells do not use the name of the answer, because it may still be a stub."""
     assert names_of_stubs_that_are_read(notebook) == []
 
 
@@ -95,7 +95,7 @@ def test_a_stub_that_is_read_is_found():
         assert names_of_stubs_that_are_read(notebook) == expected
 
 
-def test_every_exercise_stands_in_its_notebook():
+def test_every_exercise_is_in_its_notebook():
     for chapter in chapters():
         [path] = [path for stem, path in WITH_EXERCISES.items() if stem.startswith(chapter)]
         cells = exercise_cells(nbformat.read(path, as_version=4))

@@ -14,7 +14,7 @@ OURS = sorted({name for row in CELLS for name in re.findall(r"`([^`]+)`", row[1]
 
 
 def find(path):
-    """What `mlx_grpo_kit.<path>` is: a module, something in one, or an attribute that a class declares."""
+    """The object at `mlx_grpo_kit.<path>`: a module, a name in one, or an attribute that a class declares."""
     modules, names = ["mlx_grpo_kit"], path.split(".")
     while names:
         try:
@@ -36,7 +36,7 @@ def test_every_name_of_the_kit_exists(name):
     find(name)
 
 
-def test_a_name_that_does_not_exist_is_found_out():
+def test_a_name_that_does_not_exist_is_detected():
     for name in ("autograd.value_and_gradient", "grpo.GRPOConfig.epsilon_low", "no_module.at_all"):
         with pytest.raises(AttributeError):
             find(name)
@@ -66,6 +66,6 @@ def test_every_row_has_three_columns_and_a_name_of_the_kit():
         ("MLX_PRINT_GRAPH", "autograd.graph_text"),
     ],
 )
-def test_the_page_answers_for_a_name(theirs, ours):
+def test_the_page_has_a_row_for_the_name(theirs, ours):
     [row] = [row for row in CELLS if theirs in row[0]]
     assert f"`{ours}" in row[1]

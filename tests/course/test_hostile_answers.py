@@ -1,4 +1,4 @@
-"""Answers that are broken, endless or much too large, or that change Python around them: check says so in words."""
+"""Answers that are broken, endless or much too large, or that change Python itself: check explains what is wrong."""
 
 import builtins
 import contextlib
@@ -149,7 +149,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("id", ANSWERED)
 @pytest.mark.parametrize("make", HOSTILE.values(), ids=HOSTILE)
-def test_a_hostile_value_is_answered_in_words(id, make):
+def test_a_hostile_value_gets_a_message(id, make):
     for answer in (lambda *arguments, **named: make(), make()):
         note = check(id, answer)
         assert not note
@@ -180,17 +180,17 @@ def test_an_argument_that_is_put_into_itself():
     assert "gave a list or a dictionary that contains itself" in exercise.examine(answer).message
 
 
-class NoWordsError(Exception):
+class UnprintableError(Exception):
     def __str__(self):
         raise ValueError("no words")
 
 
-class NotWordsError(Exception):
+class NonTextError(Exception):
     def __str__(self):
         return 7
 
 
-class ExitOfItsOwn(BaseException):
+class OwnExit(BaseException):
     pass
 
 
@@ -201,9 +201,9 @@ def exception_group():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (NoWordsError, "raised NoWordsError: (its text cannot be shown). Expected 6.1"),
-        (NotWordsError, "raised NotWordsError: (its text cannot be shown)"),
-        (ExitOfItsOwn, "raised ExitOfItsOwn: . Expected 6.1"),
+        (UnprintableError, "raised UnprintableError: (its text cannot be shown). Expected 6.1"),
+        (NonTextError, "raised NonTextError: (its text cannot be shown)"),
+        (OwnExit, "raised OwnExit: . Expected 6.1"),
         (GeneratorExit, "raised GeneratorExit"),
         (lambda: ValueError("x" * 10**7), "raised ValueError: xxx"),
         (lambda: SystemExit("a\n" * 10**6), "raised SystemExit: a"),
@@ -213,7 +213,7 @@ def exception_group():
         (exception_group, "raised ExceptionGroup: ggg"),
     ],
 )
-def test_a_hostile_exception_is_answered_in_words(make, words):
+def test_a_hostile_exception_gets_a_message(make, words):
     def answer(f, x, h):
         raise make()
 
@@ -262,7 +262,7 @@ def test_a_child_that_the_answer_forks_does_not_come_back():
 
 
 def test_a_child_ends_with_the_call_that_forked_it(tmp_path):
-    """Otherwise the children of an answer that is called n times fork on, and become 2**n."""
+    """Otherwise the children of an answer that is called n times continue to fork, and become 2**n processes."""
     calls = tmp_path / "calls"
 
     def run(function, x):

@@ -1,4 +1,4 @@
-"""Answers made of MLX's arrays: compared to their float32 rounding, in whatever library, and watched like NumPy's."""
+"""Answers with MLX arrays: compared up to rounding in float32, in any library, and watched for changes like NumPy's."""
 
 import dataclasses
 import subprocess
@@ -36,7 +36,7 @@ def test_the_same_numbers_in_any_library(answer):
 @pytest.mark.parametrize(
     "answer", [EXPECTED * 1.001, EXPECTED + 1e-3, EXPECTED.T, EXPECTED[:, :4], 1.0, None, "text", EXPECTED > 0]
 )
-def test_other_numbers_are_not(answer):
+def test_other_numbers_are_not_the_same(answer):
     assert not same(answer, EXPECTED)
 
 
@@ -64,7 +64,7 @@ def test_one_wrong_element_is_named():
     assert "array of shape (5, 3), expected array of shape (3, 5)" in told_apart(EXPECTED.T, EXPECTED)
 
 
-def test_an_array_of_mlx_that_was_written_over_is_told():
+def test_an_overwritten_mlx_array_gets_a_message():
     def double(x):
         """Twice x."""
         return 2 * x
@@ -113,7 +113,7 @@ def test_right_answers_in_any_style(answer):
     assert SCALED.examine(answer), SCALED.examine(answer).message
 
 
-def test_an_array_that_was_changed_is_told():
+def test_a_changed_array_gets_a_message():
     def overwrites(x, params):
         x *= 3
         return x + params["bias"]
@@ -132,7 +132,7 @@ def test_an_array_that_was_changed_is_told():
     assert dataclasses.replace(SCALED, in_place=True).examine(overwrites)
 
 
-def test_a_case_of_mlx_stays_as_it_is():
+def test_an_mlx_case_does_not_change():
     SCALED.examine(lambda x, params: x.__iadd__(1))
     assert SCALED.cases[0][0].tolist() == pytest.approx([1.5, -2.0, 0.1])
 
@@ -147,7 +147,7 @@ def test_an_error_that_shows_only_when_numbers_are_wanted():
     assert "raised" in SCALED.examine(keeps_a_placeholder).message
 
 
-def test_rounding_of_float32_is_no_mistake_and_a_digit_is():
+def test_rounding_in_float32_is_not_a_mistake_and_a_wrong_digit_is():
     x = mx.random.normal((50, 40), key=mx.random.key(0))
     other_way = mx.array((np.array(x, np.float64) @ np.array(x, np.float64).T).astype(np.float32))
     assert same(other_way, x @ x.T)
@@ -188,7 +188,7 @@ def test_shown_like_any_array():
 
 
 @pytest.mark.parametrize("answer", [lambda x, params: x.at[0], lambda x, params: mx.float32, lambda x, params: mx])
-def test_what_is_of_mlx_and_no_array_is_told(answer):
+def test_mlx_objects_that_are_not_arrays_get_a_message(answer):
     assert ", expected array([4.75, " in SCALED.examine(answer).message
 
 

@@ -71,7 +71,7 @@ def elsewhere(tmp_path, monkeypatch):
 
 
 def before(name):
-    """The names that a page takes for granted: those of its neighbours."""
+    """The names that a page uses without defining them: they come from other pages."""
     if name == "course.md":
         return {"my_function": lambda *inputs: None}
     if name != "exchange.md":
@@ -111,7 +111,7 @@ def test_every_model_and_task_is_listed(name):
 
 
 def arguments(command):
-    """What the kit's own program gets of a command line, None if the line is another program's."""
+    """The arguments of the kit's own program in a command line; None for another program."""
     words = shlex.split(command)
     if words[:2] == ["make", "train"]:
         return ["train", "--output", "outputs/run", *shlex.split(words[2].removeprefix("ARGS=") if words[2:] else "")]
@@ -136,7 +136,7 @@ def test_a_command_has_options_that_exist(page, command):
 
 @pytest.mark.parametrize(("page", "command"), [each for each in COMMANDS if each not in OURS])
 def test_a_command_of_another_program_is_one_we_know(page, command):
-    """A program that is not the kit's: its make targets, modules and files exist."""
+    """For other programs, the make targets, modules and files exist."""
     words = shlex.split(command)
     if words[0] == "make":
         assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), flags=re.M), command
@@ -190,7 +190,7 @@ def test_the_readme_is_short_and_names_its_limits():
     assert all(word in limits for word in ("Dense Qwen3", "turn", "CPU"))
 
 
-def test_pictures_are_there_with_their_words():
+def test_pictures_exist_and_have_alt_texts():
     pictures = [
         (path.parent / target, words)
         for name, path in PAGES.items()

@@ -49,7 +49,7 @@ def entries(pages):
 
 
 def public_names(module):
-    """By Python itself: `__all__`, and of the package tensor, which has none, all functions and classes of its own."""
+    """The public names: `__all__`, or all functions and classes of the package tensor, which has no `__all__`."""
     loaded = importlib.import_module(f"mlx_grpo_kit.{module}")
     if hasattr(loaded, "__all__"):
         return set(loaded.__all__)
@@ -107,8 +107,8 @@ def test_parameters_are_those_of_the_function(module, entries):
                 assert re.search(rf"\b{parameter}\b", head) or parameter.startswith("_"), (name, head)
 
 
-def test_what_the_chapters_build_is_named_in_them():
-    """Each ends with the files in which the kit has what was built."""
+def test_chapters_name_the_modules_that_they_build():
+    """Each chapter ends with the kit's files for what it built."""
     files = {chapter.number: ROOT / "notebooks" / f"{chapter.file}.ipynb" for chapter in COURSE}
     for module, number in CHAPTERS.items():
         cells = json.loads(files[number].read_text(encoding="utf-8"))["cells"]
@@ -121,7 +121,7 @@ def test_what_the_chapters_build_is_named_in_them():
     assert chapter_of("gradcheck.check") == "06"
 
 
-def test_docstrings_stay_what_they_say_as_markdown():
+def test_docstrings_keep_their_meaning_as_markdown():
     assert _text("a * b * c, x_i and `x_i`") == r"a \* b \* c, x\_i and `x_i`"
     assert _text("See https://arxiv.org/abs/1. Then <this>.") == r"See <https://arxiv.org/abs/1>. Then \<this>."
     assert _text("An example:\n\n    x = 1\n\n    y = 2\n\nDone.") == (

@@ -48,7 +48,7 @@ def test_communication_and_learning_are_those_of_chapter_21(kind, size, names):
         learning, _, waiting, _, engine = names["step"](kind, size, count)
         tokens = 64 * 8 * (64 + 256)
         expected = step_seconds(params, tokens, count, flops, 8 * network / 1e9)
-        assert learning == pytest.approx(expected[0] * 8 / 6)  # checkpointing: a forward pass more
+        assert learning == pytest.approx(expected[0] * 8 / 6)  # checkpointing: one more forward pass
         if engine == "mx.distributed":
             assert waiting == pytest.approx(expected[1])
         elif engine == "FSDP2, JAX mesh":  # as many bytes for each of the micro-batches of 8 completions
@@ -77,7 +77,7 @@ def test_memory_is_that_of_estimate_memory(size, names):
                 assert parts["total"] > names["MACHINES"][kind][3] >= held > 16 * parts["parameters"] / 4 / count
 
 
-def test_what_was_measured_stands_beside_what_is_computed():
+def test_measured_numbers_are_next_to_computed_ones():
     config = Qwen3Config.from_name("0.6B")
     params = count_total_parameters(config)
     total = estimate_memory(config, GRPOConfig(gradient_checkpointing=True), 12, 64)["total"]
@@ -91,7 +91,7 @@ def test_what_was_measured_stands_beside_what_is_computed():
     assert "478 to 525 ms in two processes" in measured
 
 
-def test_adapters_take_what_the_page_says(names):
+def test_adapters_take_the_stated_memory(names):
     for size in ("8B", "32B"):
         held = estimate_memory(Qwen3Config.from_name(size), replace(names["ARGS"], lora_r=8), 64, 256, 8)["total"]
         assert f"{held / 1e9:.0f} GB for {size}" in TEXT

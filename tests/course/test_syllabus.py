@@ -1,4 +1,4 @@
-"""The syllabus says of the chapters what their notebooks and the tables say, and its map shows all of it."""
+"""The syllabus agrees with the notebooks and the tables of chapters, and its map shows all of it."""
 
 import json
 import re
@@ -24,7 +24,7 @@ def cells(chapter):
 
 
 def everything_below(number):
-    """All chapters that one builds on, through others too."""
+    """All chapters that a chapter builds on, directly or through others."""
     direct = next(chapter.needs for chapter in COURSE if chapter.number == number)
     return {*direct}.union(*map(everything_below, direct))
 
@@ -36,7 +36,7 @@ def test_every_notebook_is_in_it_once_and_in_order():
 
 
 @pytest.mark.parametrize("chapter", STORED, ids=lambda chapter: chapter.number)
-def test_a_chapter_says_the_same_of_itself(chapter):
+def test_a_chapter_agrees_with_the_syllabus(chapter):
     header = cells(chapter)[0]
     [number, title] = re.match(r"# (\d\d) · ([^:\n]+)", header).groups()
     assert (number, title.strip()) == (chapter.number, chapter.title)
@@ -44,17 +44,17 @@ def test_a_chapter_says_the_same_of_itself(chapter):
     assert int(minutes) == chapter.minutes
     [prerequisites] = re.findall(r"\*\*Prerequisites\.\*\*.*", header)
     linked = set(re.findall(r"\((\d\d)_\w+\.ipynb\)", prerequisites))
-    assert set(chapter.needs) <= linked <= everything_below(number)  # no more than is said, and no less
+    assert set(chapter.needs) <= linked <= everything_below(number)  # no more than the page says, and no less
     assert not any(need in everything_below(other) for need in chapter.needs for other in chapter.needs)
 
 
 def link(chapter):
-    """To its notebook. What is not there yet is called planned, and nothing else is."""
+    """Links lead to the notebook. Only chapters that do not exist yet are called planned."""
     return f"({chapter.file}.ipynb)" + ("" if chapter in STORED else " *(planned)*")
 
 
 @pytest.mark.parametrize("chapter", STORED, ids=lambda chapter: chapter.number)
-def test_the_way_back_and_on_goes_through_all_of_them(chapter):
+def test_links_back_and_forward_go_through_all_notebooks(chapter):
     [way] = re.findall(r"^Previous: .*", cells(chapter)[0], flags=re.M)
     before, behind = way.split("Next: ")
     place = COURSE.index(chapter)
@@ -74,7 +74,7 @@ def rows(table):
 
 
 @pytest.mark.parametrize("place", ["the guide", "chapter 00"])
-def test_the_tables_of_chapters_say_the_same_and_their_minutes_add_up(place):
+def test_the_tables_of_chapters_agree_and_their_minutes_add_up(place):
     text = GUIDE.read_text(encoding="utf-8") if place == "the guide" else "\n".join(cells(COURSE[0]))
     table = rows(text)
     assert [*table] == [chapter.number for chapter in COURSE]

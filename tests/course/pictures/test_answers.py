@@ -27,7 +27,7 @@ def test_bars_are_shares_in_percent_in_the_order_of_the_first_entry():
     to_png(figure)
 
 
-def test_the_right_answer_is_shown_though_nobody_gave_it_and_the_rare_are_summed_up():
+def test_the_right_answer_is_shown_even_if_nobody_gave_it_and_rare_answers_are_added_up():
     drawn = bars(draw_answers({"before": {str(n): 10 for n in range(10)}}, right="46", most=3))["before"]
     assert list(drawn) == ["0", "1", "2", "46 ✓", "others"]
     assert drawn["46 ✓"] == 0

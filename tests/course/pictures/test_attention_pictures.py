@@ -1,4 +1,4 @@
-"""Pictures of attention: what is drawn for given weights, queries and masks, what it says, and where the focus goes."""
+"""Pictures of attention for given weights, queries and masks: what is drawn, the words, and the keyboard's focus."""
 
 import itertools
 import math
@@ -24,7 +24,7 @@ WEIGHTS = np.array([[1.0, 0, 0], [0.25, 0.75, 0], [0.004, 0.5, 0.496]])
 KEYS, VALUES, NAMES = [[1, 0], [0, 1], [1, 0]], [[7, 0], [0, 1], [5, 0]], ["7", "+", "5"]
 
 
-def test_a_map_says_its_numbers_to_the_eye_the_pointer_and_the_keyboard():
+def test_the_numbers_of_a_map_can_be_read_by_eye_pointer_and_keyboard():
     chart, words = draw_attention_map(WEIGHTS, ["1", " ", "="], 2, title="layer 0, head 3")
     assert words == (
         'Attention map, layer 0, head 3. "=" at position 2 looks most at "\N{OPEN BOX}" at position 1 with 0.50, "=" '
@@ -42,7 +42,7 @@ def test_a_map_says_its_numbers_to_the_eye_the_pointer_and_the_keyboard():
     assert [svg.count(f">{share}<") for share in ("0.00", "0.50")] == [1, 2]  # the bars of the last row
 
 
-def test_what_is_hidden_is_grey_and_the_rest_from_white_to_blue():
+def test_hidden_cells_are_grey_and_visible_cells_range_from_white_to_blue():
     assert weight_color(0.0) == HIDDEN
     assert weight_color(1.0) == POSITIVE
     assert weight_color(1e-9) == "#ffffff"
@@ -82,7 +82,7 @@ def test_one_query_by_hand():
     assert f"mixture: ({12 * high:.2f}, {1 - 2 * high:.2f})" in chart.svg(words)
     chart, words = draw_one_query((-3, 3), KEYS, VALUES, NAMES, scale=9)
     [label] = re.findall(r'<text x="([\d.]+)" y="[\d.]+" font-size="14"[^>]*>1.000<', chart.svg(words))
-    assert float(label) + 40 < chart.planes[1].left - 30  # clear of the plane beside it
+    assert float(label) + 40 < chart.planes[1].left - 30  # does not reach the next plane
     _, even = draw_one_query((3, -3), KEYS, VALUES, NAMES, scale=0)
     assert "The values mix to (4.00, 0.33)." in even
     _, sharp = draw_one_query((-3, 3), KEYS, VALUES, NAMES, scale=1000)
@@ -112,7 +112,7 @@ def test_masks():
     assert first.color(True) == SEEN
     assert first.color(False) == MASKED
     assert first.left + 3 * first.cell < second.left
-    assert chart.svg(words).count(">\N{MIDDLE DOT}<") == 2  # padding, as one that looks and one that is seen
+    assert chart.svg(words).count(">\N{MIDDLE DOT}<") == 2  # padding as a query and as a key
 
 
 def test_a_mask_of_the_last_tokens_alone():

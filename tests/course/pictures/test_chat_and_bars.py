@@ -25,7 +25,7 @@ def test_every_token_has_a_box_of_its_kind():
     assert words == "4 tokens, 1 of them marks, shown in brackets here: ['<|im_start|>'] 'user' '\\n' ' 1<2'."
 
 
-def test_long_chats_go_on_in_the_next_line_and_stay_on_the_page():
+def test_long_chats_continue_on_the_next_line_and_stay_on_the_page():
     chart, words = draw_chat([("answer", False)] * 60)
     places = boxes(chart.svg(words), BOX[False])
     assert len({y for _, y, _ in places}) > 3

@@ -29,7 +29,7 @@ def image(axis):
 # -- step sizes -------------------------------------------------------------------------------------------------------
 
 
-def test_the_three_ways_to_measure_are_those_of_calculus():
+def test_the_three_ways_to_measure_agree_with_calculus():
     # one side is off by h/2 f'', both sides by h^2/6 f''', the complex step by -h^2/6 f'''
     h = 1e-2
     errors = {
@@ -100,7 +100,7 @@ def test_a_step_must_be_positive():
 # -- maps of errors ---------------------------------------------------------------------------------------------------
 
 
-def test_arrays_of_any_shape_lie_on_paper():
+def test_arrays_of_any_shape_are_drawn():
     assert tiles(np.arange(3))[0].tolist() == [[0, 1, 2]]
     assert tiles(np.array(5.0))[0].tolist() == [[5.0]]
     beside, size = tiles(np.arange(8).reshape(2, 2, 2))
@@ -124,7 +124,7 @@ def test_arrays_of_any_shape_lie_on_paper():
         (math.nan, "nan"),
     ],
 )
-def test_numbers_for_small_places(value, text):
+def test_short_numbers(value, text):
     assert short(value) == text
 
 
@@ -150,7 +150,7 @@ def test_a_check_is_drawn_where_it_is_wrong():
     )
 
 
-def test_rounding_looks_white_and_what_was_not_compared_grey():
+def test_rounding_is_white_and_elements_that_were_not_compared_are_grey():
     numeric = np.full((20, 20), np.nan)
     numeric[3, 4] = 1.0
     figure, words = draw_check(["x"], [np.ones((20, 20)) + 1e-12], [numeric], [np.zeros((20, 20), bool)])

@@ -46,7 +46,7 @@ def test_differences():
     assert axis.get_ylim()[0] <= 1e-17 < 1e-9 < axis.get_ylim()[1]
 
 
-def test_running_statistics_are_told_with_the_truth():
+def test_running_statistics_are_described_next_to_the_true_values():
     figure, words = draw_running([(2.0, 3.0, 0.2, 1.2), (4.0, 5.0, 0.6, 1.6)], true_mean=3.0, true_var=4.0)
     assert "the running mean ends at 0.60 (true 3), the running variance at 1.60 (true 4)" in words
     assert [axis.get_title(loc="left") for axis in figure.axes] == ["mean", "variance"]

@@ -25,7 +25,7 @@ def data():
 
 
 def torch_logps(model, prompts, completions):
-    """The log-probabilities of each completion's tokens; rows of equal lengths go together, so that none is padded."""
+    """The log-probabilities of each completion's tokens; rows of equal length form a batch, so that none is padded."""
     alike, found = {}, [None] * len(prompts)
     for row, pair in enumerate(zip(prompts, completions, strict=True)):
         alike.setdefault(tuple(map(len, pair)), []).append(row)
@@ -51,7 +51,7 @@ def lengths(model, values):
     return {part: math.sqrt(square) for part, square in squares.items()}
 
 
-def test_rewards_and_advantages_are_those_of_plain_loops(data):
+def test_rewards_and_advantages_equal_those_of_plain_loops(data):
     drawn, size = data.batch.completions, data.groups.shape[1]
     for row, (problem, written) in enumerate(zip(drawn.problems, drawn.texts, strict=True)):
         left, right = problem.prompt.rstrip("=").split("+")
@@ -65,7 +65,7 @@ def test_rewards_and_advantages_are_those_of_plain_loops(data):
     assert len({*data.groups.ravel()}) == 2  # right and wrong answers
 
 
-def test_both_updates_are_torchs(data):
+def test_both_updates_equal_torchs(data):
     """Log-probabilities, ratios, clipped terms and loss token by token; gradient, clipping and AdamW by torch."""
     drawn, mask = data.batch.completions, data.completion_mask
     model = Qwen3ForCausalLM.from_pretrained(TINY).eval()
@@ -156,7 +156,7 @@ def test_each_box_shows_its_array(data, second):
         assert cells("objective") == decimals(update.objective[row])
         assert cells("loss") == decimals(update.shares[row], 4)
         assert f"this completion adds {decimals([update.shares[row].sum()], 4)[0]}" in shown
-        assert f"all {count} together {update.loss:.4f}" in shown
+        assert f"all {count} together: {update.loss:.4f}" in shown
         assert shown.count("▲ clip") == (update.clipped[row] == 1).sum()
         assert shown.count("▼ clip") == (update.clipped[row] == -1).sum()
         for name, length in update.gradient.items():
@@ -170,7 +170,7 @@ def test_each_box_shows_its_array(data, second):
             assert after(name, 1) == [f"[{count}, {width}]"]
 
 
-def test_words_say_every_number_of_a_completion(data):
+def test_the_words_contain_every_number_of_a_completion(data):
     row = int(np.argwhere(data.updates[1].clipped == 1)[0, 0])
     _, words = draw_data_flow(data, row, second=True)
     words = words.replace("\N{MINUS SIGN}", "-")
@@ -184,7 +184,7 @@ def test_words_say_every_number_of_a_completion(data):
 
 def test_the_picture_fits_a_page_and_the_panel_follows_both_controls(data):
     picture = as_picture(*draw_data_flow(data, 0))
-    assert least_width(picture.svg) <= 560  # what JupyterLab leaves of a window of 1000 pixels
+    assert least_width(picture.svg) <= 560  # the width that JupyterLab leaves in a window of 1000 pixels
     panel = show_step(data, completion=9)
     assert panel.controls["completion"].max == len(data.tokens) - 1
     panel.set(second=True)

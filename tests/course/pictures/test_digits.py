@@ -59,7 +59,7 @@ def test_mistakes_are_named_and_framed():
 
 
 @pytest.mark.parametrize("images", [np.zeros((8, 8)), np.zeros((2, 3, 8, 8))])
-def test_images_of_another_shape_are_refused(images):
+def test_images_of_another_shape_raise_an_error(images):
     with pytest.raises(ValueError, match=r"images have shape .*expected \[N, H, W\]"):
         draw_digits(images, [1, 2])
 
@@ -98,7 +98,7 @@ def test_a_right_answer_and_an_unknown_one():
 
 
 @pytest.mark.parametrize(("sign", "verb", "mark"), [(1, "hurt", "+"), (-1, "help", "\N{MINUS SIGN}")])
-def test_slopes_say_where_ink_hurts(sign, verb, mark):
+def test_slopes_show_where_ink_hurts(sign, verb, mark):
     slope = np.zeros((3, 4))
     slope[1, 2], slope[0, 0] = sign * 2.0, -sign * 0.5
     chart, words = draw_reading(IMAGE, PROBABILITIES, 8, slope)
@@ -115,7 +115,7 @@ def test_the_confusion_matrix_counts():
     cells = {text.get_position(): text.get_text() for text in axis.texts}
     assert cells == {(0, 0): "2", (1, 0): "1", (1, 1): "2", (0, 2): "1"}  # (says, is)
     assert [text.get_weight() for text in axis.texts] == ["normal", "bold", "normal", "bold"]
-    assert words == "t. Of 6 images 4 are on the diagonal: they are read correctly. Mistaken: 0 for 1, 2 for 0."
+    assert words == "t. 4 of 6 images are on the diagonal: the network read them correctly. Mistaken: 0 for 1, 2 for 0."
     assert draw_confusion([1], [1])[1].endswith("None is wrong.")
 
 

@@ -67,7 +67,7 @@ def test_every_cell_of_the_table():
     ]
 
 
-def test_the_same_in_words():
+def test_the_table_in_words():
     table = edge_table(ROWS)
     assert table.alt.splitlines()[:4] == [
         "roots:",
@@ -91,7 +91,7 @@ def test_the_same_in_words():
     ],
     ids=str,
 )
-def test_a_difference_from_torch_is_seen_and_said(change):
+def test_a_difference_from_torch_is_marked_and_named(change):
     row = replace(ROOT, **change)
     assert ROOT.agrees
     assert not row.agrees

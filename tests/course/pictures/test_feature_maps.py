@@ -37,7 +37,7 @@ def test_rows_and_columns():
     ("images", "titles", "message"),
     [([], [], "got 0 images and 0 titles"), (IMAGES, ["one"], "got 2 images and 1 titles")],
 )
-def test_what_cannot_be_drawn(images, titles, message):
+def test_images_that_cannot_be_drawn_raise_an_error(images, titles, message):
     with pytest.raises(ValueError, match=message):
         draw_images(images, titles, words="x")
 
@@ -49,7 +49,7 @@ def test_the_network_in_training():
     )
     assert words == (
         "Step 3. A digit and 3 feature maps of it, 2 of them nearly empty. The loss went from 2.00 to "
-        "0.50 in 3 steps. Of the held-out images 97.5% are right."
+        "0.50 in 3 steps. 97.5% of the held-out images are read correctly."
     )
     digit, grid = (np.ma.filled(axis.images[0].get_array(), np.nan) for axis in figure.axes if axis.images)
     assert np.array_equal(digit, np.eye(4))

@@ -1,4 +1,4 @@
-"""Several runs in one picture: every line, its name at its end, names that do not lie on each other."""
+"""Several runs in one picture: every line, its name at its end, names that do not overlap."""
 
 import itertools
 import re
@@ -17,7 +17,7 @@ def test_every_run_has_its_line_its_name_and_its_words():
     assert words == "reward, steps 1 to 3. small: from 0.500 to 0.250. large: from 0.500 to 0.00."
 
 
-def test_names_stand_apart_and_on_the_page():
+def test_names_do_not_overlap_and_stay_on_the_page():
     for ends in ([0.5] * 4, [0.0] * 4, [1.0] * 4, [0.51, 0.5, 0.0, 0.01]):
         chart, words = draw_futures([1, 2], {f"run {n}": [0.5, end] for n, end in enumerate(ends)}, title="t")
         svg = chart.svg(words)

@@ -14,7 +14,7 @@ from mlx_grpo_kit.course.pictures.gradients import (
 )
 
 
-def test_tokens_that_hear_of_a_loss():
+def test_tokens_that_get_a_gradient():
     chart, words = draw_token_gradients(
         ["2", "+", "3"], ["+", "3", "="], {"last norm": [0, 1.25, 0], "embedding": [0.5, 2, 0]}, [1], 0.75
     )

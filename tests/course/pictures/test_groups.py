@@ -24,7 +24,7 @@ def test_an_answer_is_coloured_by_its_group():
     assert "1+1= 0.33, 2+2= 1.00" in words
 
 
-def test_what_a_model_wrote_is_no_markup_and_fits_its_place():
+def test_text_from_a_model_is_escaped_and_fits_its_cell():
     chart, words = draw_groups(["<b>"] * 2, ["<script>alert(1)</script>", "a\nb"], [0.0, 1.0], 2)
     svg = chart.svg(words)
     assert "<script>" not in svg

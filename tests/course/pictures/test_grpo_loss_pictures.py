@@ -21,7 +21,7 @@ def test_a_group_with_its_mean_deviation_and_advantages():
     assert svg.count(f'stroke="{NEGATIVE}"') == 6
 
 
-def test_equal_rewards_push_nobody_and_a_group_of_one_is_drawn():
+def test_equal_rewards_push_nothing_and_a_group_of_one_is_drawn():
     for answers in (["a", "b"], ["a"]):
         chart, words = draw_advantages(answers, [0.5] * len(answers), [0.0] * len(answers), scaled=False)
         assert "deviation 0." in words
@@ -39,7 +39,7 @@ def test_how_hard_a_group_is_pushed():
 
 @pytest.mark.parametrize("advantage", [1.5, -0.5])
 @pytest.mark.parametrize("ratio", [0.1, 0.79, 0.81, 1.0, 1.27, 1.29, 1.9])
-def test_objective_and_slope_are_those_of_torch(ratio, advantage):
+def test_objective_and_slope_equal_torchs(ratio, advantage):
     r = torch.tensor(ratio, dtype=torch.float64, requires_grad=True)
     value = torch.minimum(r * advantage, r.clamp(0.8, 1.28) * advantage)
     value.backward()
@@ -47,7 +47,7 @@ def test_objective_and_slope_are_those_of_torch(ratio, advantage):
     assert slope(ratio, advantage, 0.8, 1.28) == r.grad.item()
 
 
-def test_the_clip_says_who_is_pushed():
+def test_the_clip_shows_which_tokens_are_pushed():
     _, words = draw_clip(1.35, 0.2, 0.28)
     assert words == (
         "Ratio 1.35, edges 0.80 and 1.28. A = +1.0: objective +1.28, slope 0, clipped: far enough, no gradient. "

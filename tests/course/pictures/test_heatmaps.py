@@ -111,7 +111,7 @@ def test_the_element_is_framed_in_out_and_in_g():
         ([[1e-17, 0], [0, 3.0]], "only x[1, 1] gets a gradient, 3."),
     ],
 )
-def test_who_listens_in_words(grad, words):
+def test_the_words_name_the_numbers_that_get_a_gradient(grad, words):
     _, alt = draw_gradient_heatmap("f(x)", {"x": np.ones(np.shape(grad))}, [[1.0]], [[1.0]], {"x": grad})
     assert alt == f"Heatmaps of f(x). Starting with out[0, 0] = 1: {words}"
 
@@ -132,7 +132,7 @@ def test_two_inputs_of_different_shapes_and_a_start_with_all():
         assert 0 < y < height - CELL_HEIGHT
 
 
-def test_matrices_stand_side_by_side():
+def test_matrices_are_side_by_side():
     p = np.array([0.5, 0.5])
     figure, words = draw_matrices(
         {"p": p, "Jacobian": np.diag(p) - np.outer(p, p)},

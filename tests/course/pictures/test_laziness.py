@@ -8,7 +8,7 @@ from mlx_grpo_kit.viz import draw_graph
 from mlx_grpo_kit.viz.graphs.nodes import read_graph
 
 
-def test_what_waits_falls_to_zero_where_it_is_evaluated():
+def test_waiting_operations_fall_to_zero_at_an_evaluation():
     chart, words = draw_waiting([10, 20, 10, 20], [1.0, 1.0, 1.0, 1.0], [0.0, 5.0, 0.0, 7.0], 2)
     left, right = chart.planes
     assert left.right == "20 at most"

@@ -1,4 +1,4 @@
-"""The picture of the silent broadcast: the losses, the lines and the differences that it is given."""
+"""The picture of the silent broadcast: the given losses, lines and differences are drawn."""
 
 import numpy as np
 import pytest

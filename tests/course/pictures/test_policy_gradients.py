@@ -1,4 +1,4 @@
-"""Bandits, clouds of estimates, variances and the clip: what is drawn and said."""
+"""Pictures of bandits, clouds of estimates, variances and the clip, and their words."""
 
 import re
 
@@ -40,14 +40,15 @@ def test_pushes_have_a_sign(value, text):
     assert signed(value) == text
 
 
-def test_numbers_have_no_idle_zeros():
+def test_numbers_have_no_trailing_zeros():
     assert [number(value) for value in (1.0, 0.25, -0.001, -2.5)] == ["1", "0.25", "0", "\N{MINUS SIGN}2.5"]
 
 
 def test_the_parabola_marks_the_mean_and_the_best():
     chart, words = draw_parabola([0, 1, 2], [2.0, 0.5, 1.0], {0.0: 2.1, 2.0: 0.9}, mean=1.0, best=1.25, title="Wild")
     assert words == (
-        "Wild: a parabola, 2 at 0, smallest, 0.5, near 1, and 1 at 2. The mean reward is 1, the best baseline 1.25."
+        "Wild: a parabola with the value 2 at 0, the smallest value 0.5 near 1, and 1 at 2. The mean reward is 1, "
+        "the best baseline 1.25."
     )
     svg = chart.svg(words)
     assert "mean reward 1<" in svg
@@ -71,7 +72,7 @@ def test_the_dots_of_the_cloud_can_be_seen():
     assert not any("opacity" in path for path in dots)
 
 
-def test_groups_say_what_is_exact_and_what_was_measured():
+def test_the_words_give_exact_and_measured_variances():
     chart, words = groups([[0.0, 1.0], [0.0, 1.0], [5.0, 0.0]])
     assert words == (
         "Groups of 4. Exact variance: none 0.5, leave-one-out 0. Measured, none: 0.6, with 1 groups outside the "
@@ -84,7 +85,7 @@ def test_groups_say_what_is_exact_and_what_was_measured():
     assert plane.lines["none"] == ([2, 4], [1.0, 0.5])
 
 
-def test_what_many_groups_say_is_a_larger_dot():
+def test_estimates_that_many_groups_share_are_larger_dots():
     many, few = (groups([[0.0, 1.0]] * count)[0].svg("x") for count in (100, 1))
     assert 'stroke-width="20"' in many
     assert 'stroke-width="5.6"' in few
@@ -103,7 +104,7 @@ def test_lines_with_measured_dots():
     assert [label for label, *_ in plane.labels] == ["a", "a, measured", "b"]
 
 
-def test_five_lines_are_all_drawn_and_nothing_but_zeros_too():
+def test_five_lines_of_zeros_are_all_drawn():
     chart, _ = draw_lines({name: ([0, 1], [0, 0]) for name in "abcde"}, log_y=True)
     assert set(chart.planes[0].lines) == set("abcde")
     assert chart.planes[0].y[1] > chart.planes[0].y[0] > 0

@@ -1,4 +1,4 @@
-"""A matrix product followed back: every number of a, against NumPy."""
+"""The backward pass of a matrix product: every number of a, compared with NumPy."""
 
 import itertools
 import re
@@ -14,13 +14,13 @@ GRAD = np.array([[1.0, 3.0, 0.0, 2.0], [-1.0, 2.0, 4.0, 1.0]])
 
 
 @pytest.mark.parametrize(("row", "column"), list(itertools.product(range(2), range(3))))
-def test_the_words_tell_the_gradient_of_the_number_that_is_followed(row, column):
+def test_the_words_give_the_gradient_of_the_followed_number(row, column):
     picture = draw_matmul(A, B, GRAD, row, column)
     assert f"a[{row}, {column}] = {A[row, column]:g}".replace("-", "\N{MINUS SIGN}") in picture.alt
     assert picture.alt.endswith(f"= {(GRAD @ B.T)[row, column]:g}.".replace("-", "\N{MINUS SIGN}"))
 
 
-def test_what_is_drawn_is_the_product_and_its_gradient():
+def test_the_product_and_its_gradient_are_drawn():
     picture = draw_matmul(A, B, GRAD, 0, 1)
     texts = [
         text.replace("\N{MINUS SIGN}", "-")

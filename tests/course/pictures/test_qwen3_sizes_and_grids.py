@@ -1,4 +1,4 @@
-"""Bars of what a model is made of, the plan, and the grids of chapter 12."""
+"""Bars of a model's parts, the plan, and the grids of chapter 12."""
 
 import re
 
@@ -38,7 +38,7 @@ def test_bytes(number, words):
     assert in_bytes(number) == words
 
 
-def test_shares_are_as_long_as_they_are_large():
+def test_bars_are_proportional_to_shares():
     chart, words = draw_shares({"one": PARTS, "two": {"mlp": 3e9}}, units=["", "FLOPs"], title="Both")
     rows = [bar for bar in bars(chart) if bar[0] >= LEFT and bar[1] >= 60]
     first = {color: width for _, top, width, color in rows if top == 66}
@@ -50,7 +50,7 @@ def test_shares_are_as_long_as_they_are_large():
     assert {"25%", "75%", "201", "3 billion FLOPs"} <= set(texts(chart))
 
 
-def test_a_plan_says_what_fits_where():
+def test_a_plan_says_into_which_machine_it_fits():
     needs = {"parameters": 1.2e9, "training": 40e9, "dreams": 6e14, "nothing much": 12}
     chart, words = draw_plan(PARTS, {"scores": 2e12, "mlp": 2e12}, needs, title="A plan")
     assert "operations: 4 trillion FLOPs; scores 50%, mlp 50%." in words
@@ -94,7 +94,7 @@ def test_differences():
     shares = {"embedding": [0, 2e-8, 0], "layers.0.q_rope": [0, 0.3, 2e-5], "logits": [1.0, np.nan, 0.01]}
     chart, words = draw_differences(shares, ["1", "+", "2"], title="Patient 9")
     assert words == (
-        "Patient 9. The first difference is in layers.0.q_rope, at all tokens but number 0, 2. logits: different."
+        "Patient 9. The first difference is in layers.0.q_rope, at all tokens except number 0, 2. logits: different."
     )
     assert [each for each in texts(chart) if re.match(r"\d|nan", each)][2:] == [
         "0", "2e-8", "0", "0", "3e-1", "2e-5", "1", "nan", "1e-2"]  # fmt: skip

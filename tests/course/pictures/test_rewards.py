@@ -31,11 +31,11 @@ def test_bars_are_as_tall_as_their_counts():
 
 def test_the_summary_counts_groups():
     assert summarize([1.0, 0.0, 0.5, 1.0, 0.2, 0.2, 0.2, 0.2], RIGHT, 4) == (
-        "mean 0.41; 1 of 2 groups all equal: nothing to learn there; in 1 group a wrong answer is paid as much as the "
-        "best right one of its group."
+        "mean 0.41; 1 of 2 groups have equal rewards and teach nothing; in 1 group a wrong answer is paid as much as "
+        "the best right answer of its group."
     )
     assert "mean 1.00; 2 of 2 groups" in summarize([None] * 4 + [1.0, None, None, None], RIGHT, 4)
-    assert summarize([None] * 8, RIGHT, 4).startswith("nothing is scored; 2 of 2 groups all equal")
+    assert summarize([None] * 8, RIGHT, 4).startswith("nothing is scored; 2 of 2 groups have equal rewards")
     assert "; no wrong answer is paid as much as" in summarize([1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0], RIGHT, 4)
 
 
@@ -62,7 +62,7 @@ def test_rewards_of_any_kind_are_drawn(rewards):
     assert 'width="-' not in chart.svg(words)
 
 
-def test_many_different_rewards_are_put_together():
+def test_many_different_rewards_share_bins():
     chart, words = draw_rewards(
         [i / 1000 for i in range(400)], [i % 3 == 0 for i in range(400)], ["p"] * 400, ["c"] * 400, 8, title="t"
     )

@@ -23,7 +23,7 @@ def test_a_text_grows_step_by_step():
     assert "1+2=3" in svg
 
 
-def test_kept_tokens_are_named_and_the_first_filter_that_took_one_out():
+def test_kept_tokens_are_named_and_so_is_the_first_filter_that_removed_a_token():
     names = ["a", "b", "c", "d"]
     policy = [0.1, 0.5, 0.25, 0.15]
     stages = {
@@ -32,7 +32,7 @@ def test_kept_tokens_are_named_and_the_first_filter_that_took_one_out():
         "top-p": np.array([OUT, 2.0, 1.0, OUT]),
     }
     chart, words = draw_sampling(names, policy, [0, 2 / 3, 1 / 3, 0], stages, title="after x")
-    assert words == "after x: 2 of 4 tokens kept: b c. top-k took out 1. top-p took out 1. Drawn: b 67%, c 33%."
+    assert words == "after x: 2 of 4 tokens kept: b c. top-k removed 1. top-p removed 1. Drawn: b 67%, c 33%."
     svg = chart.svg(words)
     assert svg.index(">b<") < svg.index(">c<") < svg.index(">d<") < svg.index(">a<")  # by the policy
     assert svg.count("out: top-k") == svg.count("out: top-p") == 1
@@ -44,17 +44,17 @@ def test_many_tokens_are_counted():
     _, words = draw_sampling(names, policy, policy, {}, rows=5)
     assert "40 of 40 tokens kept: t0 t1 t2 t3 t4 t5 t6 t7 t8 t9 and 30 more" in words
     chart, _ = draw_sampling(names, policy, policy, {}, rows=5)
-    assert "35 more tokens: 88% of the policy, 88% of what is drawn" in chart.svg("x")
+    assert "35 more tokens: 88% of the policy, 88% of the draws" in chart.svg("x")
 
 
-def test_percentages_never_round_to_nothing():
+def test_percentages_above_zero_never_round_to_zero():
     assert [percent(share) for share in (0, 0.0004, 0.004, 0.04, 1)] == ["0", "<0.1%", "0.4%", "4%", "100%"]
 
 
 def test_accuracy_is_a_line_and_dots():
     chart, words = draw_accuracy([0, 0.5, 2], [0.5, 0.6, 0.1], {"seed 0": [0.5, 0.55, 0.12]}, title="right")
     assert words == (
-        "right: 50% at temperature 0, most, 60%, at 0.5, 10% at 2. Drawn with 1 seeds, off by up to 5 points."
+        "right: 50% at temperature 0, at most 60% (at 0.5), and 10% at 2. Draws with 1 seed are off by up to 5 points."
     )
     [plane] = chart.planes
     assert plane.lines["its exact value"] == ([0, 0.5, 2], [50, 60, 10])
@@ -62,7 +62,7 @@ def test_accuracy_is_a_line_and_dots():
 
 
 @pytest.mark.parametrize(("prompt", "new"), [(4, 4), (1, 3), (5, 1)])
-def test_what_is_computed_twice(prompt, new):
+def test_positions_that_are_computed_with_and_without_a_cache(prompt, new):
     chart, words = draw_computed(["x"] * (prompt + new), prompt)
     without = sum(prompt + step for step in range(new))
     assert words.endswith(f"{without} positions go through the model without a cache, {prompt + new - 1} with one.")

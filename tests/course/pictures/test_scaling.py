@@ -27,7 +27,7 @@ def texts(chart):
     return re.findall(r">([^<>]+)</text>", chart.svg("x"))
 
 
-def test_memory_bars_are_as_long_as_their_bytes():
+def test_memory_bars_are_proportional_to_bytes():
     chart, words = draw_memory(PHASES, 8e9, 100e9, title="A run")
     rows = [bar for bar in bars(chart) if bar[1] > 60]
     widths = {(top, color): width for _, top, width, color in rows}
@@ -37,7 +37,7 @@ def test_memory_bars_are_as_long_as_their_bytes():
     assert "reference" not in texts(chart)  # it has no bytes, so it needs no colour
     assert words == (
         "A run. sampling: parameters 2 GB, KV cache 1 GB. learning: parameters 2 GB, gradients 2 GB, activations 4 GB. "
-        "In all at most 8 GB at once, which fits into this machine's 100 GB."
+        "Together: at most 8 GB at once, which fits into this machine's 100 GB."
     )
 
 
@@ -58,7 +58,7 @@ def test_the_machines_memory_is_a_line_where_there_is_room_for_one():
 
 
 def test_the_machines_line_does_not_cross_a_total():
-    """With room for 2.1 GB the line is where the words "2 GB" after a bar of 2 GB would be."""
+    """For a machine with 2.1 GB the line would cross the words "2 GB" after a bar of 2 GB."""
     phases = {"sampling": {"parameters": 2e9}, "learning": {"parameters": 8e9}}
     chart, _ = draw_memory(phases, 8e9, 2.1e9, title="A run")
     (line,) = [left for left, _, _, color in bars(chart) if color == "#8a8a8a"]

@@ -1,4 +1,4 @@
-"""The pictures of broadcasting and of sums over an axis: copies, sums, and answers to what is no shape."""
+"""The pictures of broadcasting and of sums over an axis: copies, sums, and messages for text that is not a shape."""
 
 import itertools
 import math
@@ -29,7 +29,7 @@ FITTING = [(a, b) for a, b in PAIRS if align(a, b).result is not None]
 
 
 def cells(picture, name):
-    """The cells of a grid in their order: (text, classes, whether there is a ring, tip)."""
+    """The cells of a grid in their order: (text, classes, True if there is a ring, tip)."""
     root = ElementTree.fromstring(picture.svg)
     [grid] = [group for group in root.iter(f"{SVG}g") if group.get("data-name") == name]
     found = []
@@ -82,7 +82,7 @@ def test_the_numbers_that_do_not_fit_are_framed():
     assert framed == ["4", "3", "4 \N{NOT EQUAL TO} 3"]
 
 
-def test_a_way_out_is_named_where_there_is_one():
+def test_a_remedy_is_named_if_there_is_one():
     assert "b as (3, 1) would fit: b[..., None]" in draw_broadcast((3, 4), (3,)).alt
     assert "a as (3, 1) would fit" in draw_broadcast((3,), (3, 4)).alt
     assert "would fit" not in draw_broadcast((3,), (4,)).alt
@@ -90,14 +90,14 @@ def test_a_way_out_is_named_where_there_is_one():
 
 
 @pytest.mark.parametrize("pair", FITTING, ids=id_of)
-def test_sources_and_summed_axes_are_numpys(pair):
+def test_sources_and_summed_axes_agree_with_numpy(pair):
     result = np.broadcast_shapes(*pair)
     for shape in pair:
         x = np.arange(math.prod(shape)).reshape(shape)
         stretched = np.broadcast_to(x, result)
         for place in itertools.product(*map(range, result)):
             assert stretched[place] == x[source_of(place, shape)]
-        # An axis that is summed is one along which the copies of a number lie: NumPy's step there is 0.
+        # The copies of a number lie along a summed axis: NumPy's stride there is 0.
         new, old = summed_axes(shape, result)
         lie = [axis for axis in range(len(result)) if stretched.strides[axis] == 0 and result[axis] != 1]
         if 0 not in result:
@@ -113,7 +113,7 @@ def test_a_one_that_stays_a_one_is_not_stretched():
     )
 
 
-def test_only_one_use_of_each_number_is_its_own():
+def test_all_but_one_use_of_each_number_are_drawn_as_copies():
     picture = draw_broadcast((3, 1), (4,))
     own = {
         name: [(place, text) for place, (text, classes, *_) in enumerate(cells(picture, name)) if "copy" not in classes]
@@ -201,7 +201,7 @@ def test_arrays_bring_their_own_numbers_and_names():
         ((13, 2), (2,), "26 cells are too many"),
     ],
 )
-def test_what_is_too_much_to_draw_is_told(a, b, words):
+def test_shapes_too_large_to_draw_are_described(a, b, words):
     for backward in (False, True):
         picture = draw_broadcast(a, b, backward=backward, follow="b")
         assert words in picture.alt
@@ -232,20 +232,20 @@ def test_shapes_as_people_type_them(text, shape):
     [
         ("", "a is empty. Type a shape, such as (4, 1)"),
         ("   ", "a is empty"),
-        ("three", "'three' in it: that is not a number"),
-        ("(3, -1)", "'-1' in it: a length is a whole number"),
-        ("2.5", "'2.5' in it: a length is a whole number"),
-        ("3,,4", "lacks a length between two signs"),
+        ("three", "'three' is not a number"),
+        ("(3, -1)", "'-1' is not a length: a whole number"),
+        ("2.5", "'2.5' is not a length: a whole number"),
+        ("3,,4", "lacks a length between two separators"),
         ("1 1 1 1 1 1 1", "has 7 axes; the picture has room for 6"),
         ("99999999999", "not too large"),
-        ("<b>", "'<b>' in it: that is not a number"),
+        ("<b>", "'<b>' is not a number"),
         ("(3, 4", None),
         ("\u0663", "not a number"),
     ],
 )
-def test_what_is_no_shape_is_answered_in_words(text, words):
+def test_text_that_is_not_a_shape_gets_an_explanation(text, words):
     picture = explore_shapes(text, "(4,)")
-    if words is None:  # a bracket that is missing is forgiven
+    if words is None:  # a missing bracket is allowed
         assert picture.alt.startswith("Fits: (3, 4)")
         return
     assert words in picture.alt
@@ -253,7 +253,7 @@ def test_what_is_no_shape_is_answered_in_words(text, words):
     ElementTree.fromstring(picture.svg)
 
 
-def test_the_second_field_is_looked_at_too():
+def test_the_second_field_is_checked_too():
     assert explore_shapes("(4,)", "x").alt.startswith("b = 'x' lacks")
 
 
@@ -271,7 +271,7 @@ def test_the_explorer_follows_its_controls():
     panel.set(b="(3, 4)")
     assert "(2) must match the size of tensor b (4) at non-singleton dimension 2" in panel.picture.alt
     panel.set(b="oops")
-    assert panel.picture.alt.startswith("b = 'oops' has 'oops' in it")
+    assert panel.picture.alt.startswith("b = 'oops' is not a shape")
 
 
 def test_every_example_can_be_chosen():
@@ -303,7 +303,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("shape", "axis", "keepdims"), CASES, ids=str)
-def test_the_sums_are_numpys(shape, axis, keepdims):
+def test_the_sums_equal_numpys(shape, axis, keepdims):
     x = np.random.default_rng(0).integers(1, 50, size=shape).astype(float)
     picture = draw_sum(x, axis, keepdims)
     expected = x.sum(axis=axis, keepdims=keepdims)
@@ -313,7 +313,7 @@ def test_the_sums_are_numpys(shape, axis, keepdims):
 
 
 @pytest.mark.parametrize(("shape", "axis", "keepdims"), CASES, ids=str)
-def test_the_ring_and_the_tones_say_what_is_added_up(shape, axis, keepdims):
+def test_the_ring_and_the_tones_show_what_is_added_up(shape, axis, keepdims):
     picture = draw_sum(shape, axis, keepdims)
     ringed = [float(text) for text, _, ring, _ in cells(picture, "x") if ring]
     [total] = [float(text) for text, _, ring, _ in cells(picture, "sum") if ring]
@@ -334,11 +334,11 @@ def test_neighbouring_sums_differ_in_tone():
 
 
 @pytest.mark.parametrize(("axis", "arrows"), [(0, 4), (1, 3), (None, 7)])
-def test_arrows_show_the_way(axis, arrows):
+def test_arrows_show_the_direction_of_the_sum(axis, arrows):
     assert draw_sum((3, 4), axis).svg.count('class="arrow"') == arrows
 
 
-def test_what_becomes_of_the_axis_in_words():
+def test_the_words_say_whether_the_axis_is_kept():
     words = draw_sum((3, 4), 1, keepdims=True).sentences
     assert words[0] == (
         "`x.sum(axis=1, keepdims=True)` walks along axis 1: (3, 4) becomes (3, 1), because axis 1 keeps the length 1."
@@ -362,14 +362,14 @@ def test_what_becomes_of_the_axis_in_words():
         ((2, 3, 4), (0, 3), "axis 3 is out of bounds"),
     ],
 )
-def test_an_axis_that_is_not_there(shape, axis, words):
+def test_an_axis_that_does_not_exist(shape, axis, words):
     with pytest.raises(np.exceptions.AxisError):
         np.zeros(shape).sum(axis=axis)
     assert words in draw_sum(shape, axis).alt
 
 
 @pytest.mark.parametrize("shape", [(), (2, 2, 2, 2), (50, 50), (0, 3)])
-def test_what_cannot_be_looked_at(shape):
+def test_shapes_that_cannot_be_drawn_raise_an_error(shape):
     with pytest.raises(ValueError, match="expected one to three axes and few enough cells"):
         draw_sum(shape)
 

@@ -22,13 +22,13 @@ SOBEL = np.array([[-1.0, 0, 1], [-2, 0, 2], [-1, 0, 1]])
 
 
 def titled(chart, title):
-    """The sheet under a title that starts so."""
+    """The sheet whose title starts with `title`."""
     [sheet] = [sheet for sheet in chart.areas if sheet.title.startswith(title)]
     return sheet
 
 
 @pytest.mark.parametrize(("stride", "padding"), [(1, 0), (1, 1), (2, 1), (3, 2)])
-def test_the_output_is_torchs(stride, padding):
+def test_the_output_equals_torchs(stride, padding):
     chart, words = draw_convolution(IMAGE, SOBEL, stride=stride, padding=padding, position=1)
     expected = torch.conv2d(
         torch.tensor(IMAGE)[None, None], torch.tensor(SOBEL)[None, None], stride=stride, padding=padding
@@ -85,7 +85,7 @@ def test_a_kernel_that_does_not_fit():
         ("[[1, 2, 3], [4, 5, 6], [7, 8, 9]]", range(1, 10)),
     ],
 )
-def test_a_kernel_out_of_words(text, numbers):
+def test_a_kernel_typed_as_text(text, numbers):
     assert read_kernel(text).shape == (3, 3)
     assert read_kernel(text).ravel().tolist() == list(numbers)
 
@@ -94,7 +94,7 @@ def test_a_kernel_out_of_words(text, numbers):
     ("text", "words"),
     [("1 2 x", "'x' is not a number"), ("", "0 numbers"), ("1 " * 12, "12 numbers"), ("inf", "'inf' is")],
 )
-def test_what_is_no_kernel_is_refused(text, words):
+def test_text_that_is_not_a_kernel_raises_an_error(text, words):
     with pytest.raises(ValueError, match=words):
         read_kernel(text)
 

@@ -27,7 +27,7 @@ def test_the_line_runs_through_the_two_points(both_sides, slope):
 
 
 @pytest.mark.parametrize("both_sides", [False, True])
-def test_words_tell_a_v_only_where_there_is_one(both_sides):
+def test_the_words_mention_a_v_only_if_there_is_one(both_sides):
     assert "a V that falls" in draw_slope(math.sin, math.cos, x=0.5, h=0.1, both_sides=both_sides)[1]
     assert "does not rise again" in draw_slope(math.sin, math.cos, x=0.0, h=0.1, both_sides=both_sides)[1]
 
@@ -39,7 +39,7 @@ def test_slope_and_error_are_of_the_same_measurement():
     assert f"the error is {abs(slope - math.cos(1)):.1e}" in words
 
 
-def test_the_errors_are_those_of_calculus():
+def test_the_errors_agree_with_calculus():
     # f(x + h) = f + h f' + h^2/2 f'' + h^3/6 f''': one side is off by h/2 f'', both sides by h^2/6 f'''.
     h = 1e-2
     assert slope_error(math.sin, math.cos, 1.0, h, False) == pytest.approx(h / 2 * math.sin(1.0), rel=1e-2)
@@ -104,7 +104,7 @@ def test_a_score_of_one_sign_has_no_boundary():
 
 
 def test_the_line_keeps_its_kinks():
-    """Of a score that bends along a corner, the line bends there too, and within a fraction of a cell."""
+    """If the score bends along a corner, the line bends there too, within a fraction of a cell."""
     calls = []
 
     def score(point):

@@ -1,4 +1,4 @@
-"""Two runs in nine small curves: all metrics are drawn and said, short runs and what is no number too."""
+"""Two runs in nine small curves: all metrics are drawn and described, even for short runs and NaN."""
 
 import re
 
@@ -50,7 +50,7 @@ def test_text_cannot_become_markup(hostile):
     assert "<script>" not in chart.svg(words)
 
 
-def test_rewards_over_each_other():
+def test_rewards_of_several_runs_in_one_chart():
     chart, words = draw_rewards({"one": [0.0] * 5 + [1.0] * 5, "two": [0.5, None, 0.5]}, title="Four")
     assert list(chart.planes[0].lines) == ["one", "two"]
     assert words == "Four. At the start and at the end: one 0.00 to 1.00; two 0.50 to 0.50."

@@ -1,4 +1,4 @@
-"""Bars stand where their times say, on the lanes of their run, and the words tell the same."""
+"""Bars are placed by their times on the lanes of their run, and the words agree with them."""
 
 import re
 
@@ -16,7 +16,7 @@ def rectangles(svg):
     return [(float(x), float(y), float(width), color) for x, y, width, color in found]
 
 
-def test_bars_stand_where_their_times_say():
+def test_bars_are_placed_by_their_times():
     chart, words = draw_timeline(RUNS, title="who does what", unit="s")
     bars = rectangles(chart.svg(words))
     scale = (WIDTH - LEFT - RIGHT) / 80
@@ -31,7 +31,7 @@ def test_bars_stand_where_their_times_say():
     assert all(x + width <= WIDTH for x, _, width, _ in bars)
 
 
-def test_the_grid_stands_beside_the_lanes_and_crosses_no_words():
+def test_the_grid_covers_only_the_lanes_and_crosses_no_words():
     svg = draw_timeline(RUNS, title="t", unit="s")[0].svg("")
     lines = re.findall(rf'y="([\d.]+)" width="0.8" height="([\d.]+)" fill="{GRID}"', svg)
     headings = [float(y) for y in re.findall(r'<text [^>]*y="([\d.]+)"[^>]*font-weight', svg)]
@@ -74,7 +74,7 @@ def test_a_fixed_axis():
     assert x + width <= WIDTH, "a run that takes longer moves the end of the axis"
 
 
-def test_nothing_happened():
+def test_a_run_without_bars():
     chart, words = draw_timeline({"none": []}, title="t")
     assert "none: 0.00 ms" in words
     assert chart.svg(words)

@@ -1,4 +1,4 @@
-"""Pictures of the transformer's parts: what is drawn and said is what torch and transformers compute."""
+"""Pictures of the transformer's parts: drawn and described numbers equal those of torch and transformers."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def turned(vector, position, theta):
 
 @pytest.mark.parametrize(("query_at", "key_at"), [(7, 3), (3, 7), (0, 0), (60, 23)])
 @pytest.mark.parametrize("theta", [10_000.0, 100.0])
-def test_products_are_those_of_transformers_rope(query_at, key_at, theta):
+def test_products_equal_those_of_transformers_rope(query_at, key_at, theta):
     query, key = RNG.normal(size=(2, 12))
     chart, words = draw_rotation(query, key, query_at, key_at, 2, theta)
     q, k = turned(query, query_at, theta), turned(key, key_at, theta)
@@ -46,7 +46,7 @@ def test_products_are_those_of_transformers_rope(query_at, key_at, theta):
     assert tip == pytest.approx([q[2], q[8]], abs=1e-5)
 
 
-def test_only_the_distance_counts_for_the_product():
+def test_the_product_depends_only_on_the_distance():
     query, key = RNG.normal(size=(2, 32))
     here, there = (draw_rotation(query, key, 9 + both, 4 + both, 1, 1e4)[0] for both in (0, 31))
     assert [plane.right for plane in here.planes[1:]] == [plane.right for plane in there.planes[1:]]
@@ -67,11 +67,11 @@ def test_wavelengths_of_transformers():
     ).inv_freq.numpy()
     [sheet] = chart.areas
     np.testing.assert_allclose(sheet.numbers, np.cos(speeds[:, None] * np.arange(64)), atol=1e-5)
-    assert "Pair 0 goes round once in 6.28 positions, pair 15 once in 35,333." in words
+    assert "Pair 0 makes a full turn every 6.28 positions, pair 15 every 35,333." in words
     assert [sheet.color(number) for number in (-1, 0, 1)] == [NEGATIVE, ZERO, POSITIVE]
     chart, words = draw_wavelengths(128, 1e6)
     assert len(chart.areas[0].numbers) == 32
-    assert "pair 63 once in 5,063,2" in words
+    assert "pair 63 every 5,063,2" in words
     assert "pair 62" in chart.svg(words)
 
 
@@ -87,7 +87,7 @@ def test_diagonals():
 
 @pytest.mark.parametrize("x", [[1.0, -1.0, 5.0], [3.0, 0.5, -2.0], [0.001, 0.0, 0.0]])
 @pytest.mark.parametrize("eps", [1e-6, 1.0])
-def test_norms_are_torchs(x, eps):
+def test_norms_equal_torchs(x, eps):
     tensor = torch.tensor(x)
     results = normed(x, eps)
     rms = torch.nn.functional.rms_norm(tensor, (3,), eps=eps)
@@ -102,10 +102,12 @@ def test_norms_are_torchs(x, eps):
 
 def test_norms_of_zeros():
     assert "nan" not in draw_norms([0.0, 0.0, 0.0], 0.0)[1]
-    assert "RMSNorm makes 1.00, 1.00, 1.00 of it, layer norm 0, 0, 0." in draw_norms([5.0, 5.0, 5.0], 1e-6)[1]
+    assert (
+        "RMSNorm turns it into 1.00, 1.00, 1.00, and layer norm into 0, 0, 0." in draw_norms([5.0, 5.0, 5.0], 1e-6)[1]
+    )
 
 
-def test_gate_is_torchs_silu():
+def test_the_gate_equals_torchs_silu():
     for z in (-800.0, -6.0, -0.5, 0.0, 2.0, 500.0):
         assert silu(z) == pytest.approx(torch.nn.functional.silu(torch.tensor(z, dtype=torch.float64)).item())
     chart, words = draw_gate(2.0, -1.5)

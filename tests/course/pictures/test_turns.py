@@ -1,4 +1,4 @@
-"""The picture of a completion with turns: every token has its place, its colour and its number."""
+"""The picture of a completion with turns: every token has its position, its colour and its number."""
 
 import re
 from itertools import pairwise
@@ -42,7 +42,7 @@ def test_boxes_do_not_touch_and_stay_on_the_page():
         assert placed[-1][1] + 36 <= chart.height
 
 
-def test_values_shade_what_the_policy_drew():
+def test_values_shade_the_tokens_that_the_policy_drew():
     chart, words = draw_turns([], TOKENS, MASK, values=[0.5] * 5 + [0.0] * 4 + [1.0])
     colors = [color for *_, color in boxes(chart)]
     assert len({*colors[:5]}) == 1
@@ -51,11 +51,11 @@ def test_values_shade_what_the_policy_drew():
     assert draw_turns([], TOKENS, MASK, values=[0.0] * 10)[0].svg("")
 
 
-def test_what_cannot_be_seen_gets_a_sign():
+def test_invisible_characters_get_a_sign():
     assert [*map(visible, ["\n", " a", "", "b"])] == ["⏎", "·a", "∅", "b"]
 
 
-def test_runs_are_told_with_first_and_last_value():
+def test_runs_are_described_by_their_first_and_last_values():
     _, words = draw_runs(
         {"a": [0.0, 1.0], "b": [1.0, 0.0]}, title="t", name="n", highest=1, level=(0.5, "half"), smoothing=1
     )

@@ -140,7 +140,7 @@ TWO_POINTS = Exercise(
                 hint=2,
             ),
             Slip(
-                "length of the way",
+                "distance without its sign",
                 "- return (f(x + h) - f(x)) / h",
                 "+ return (f(x + h) - f(x)) / abs(h)",
                 message=(
@@ -150,7 +150,7 @@ TWO_POINTS = Exercise(
                 hint=2,
             ),
             Slip(
-                "the way as the machine took it",
+                "distance with its rounding error",
                 "- return (f(x + h) - f(x)) / h",
                 "+ return (f(x + h) - f(x)) / ((x + h) - x)",
                 message=(
@@ -205,7 +205,7 @@ BOTH_SIDES = Exercise(
         *slips(
             central_slope,
             Slip(
-                "a little more than the way",
+                "a guard against 0",
                 "- return (f(x + h) - f(x - h)) / (2 * h)",
                 "+ return (f(x + h) - f(x - h)) / (2 * h + 1e-8)",
                 message=(
@@ -271,7 +271,7 @@ BOTH_SIDES = Exercise(
                 message="That compares x with x - h. The right point is x + h.",
             ),
             Slip(
-                "length of the way",
+                "distance without its sign",
                 "- return (f(x + h) - f(x - h)) / (2 * h)",
                 "+ return (f(x + h) - f(x - h)) / abs(2 * h)",
                 message="With a negative h the rise changes sign, so the distance must change sign too; do not "
@@ -279,7 +279,7 @@ BOTH_SIDES = Exercise(
                 hint=2,
             ),
             Slip(
-                "the way as the machine took it",
+                "distance with its rounding error",
                 "- return (f(x + h) - f(x - h)) / (2 * h)",
                 "+ return (f(x + h) - f(x - h)) / ((x + h) - (x - h))",
                 message=(
@@ -444,7 +444,7 @@ ONE_OF_SEVERAL = Exercise(
                 hint=3,
             ),
             Slip(
-                "the first that is equal",
+                "the first equal number",
                 "- ahead[i] += h",
                 "- behind[i] -= h",
                 "+ ahead[args.index(args[i])] += h",

@@ -351,7 +351,7 @@ def _judge_order(function, build):
     marks = _marks(wanted)
     first, second = (_verdict(function(root), wanted, topological_order(earlier)) for _ in range(2))
     if _marks(wanted) != marks:
-        return Told("an order, and changed numbers, names or parents in the values")
+        return Told("an order, but the numbers, names or parents of the values have changed")
     if first != second:
         return Told(f"{first} at the first call, and {second} at the second")
     return first
@@ -665,7 +665,7 @@ BACKWARD = Exercise(
                 hint=2,
             ),
             Slip(
-                "nothing leaves the result",
+                "the result passes nothing on",
                 "- for value in reversed(order):",
                 "+ for value in reversed(order[:-1]):",
                 message=(
@@ -688,7 +688,7 @@ BACKWARD = Exercise(
                 hint=2,
             ),
             Slip(
-                "everybody starts",
+                "every grad starts at 1",
                 "- order[-1].grad = 1.0",
                 "+ for value in order:",
                 "+     value.grad = 1.0",
@@ -981,7 +981,7 @@ ENGINE = Exercise(
             hint=2,
         ),
         Slip(
-            "nothing starts afresh",
+            "no reset",
             "- num.grad = 0.0",
             "+ pass",
             message=(
@@ -991,7 +991,7 @@ ENGINE = Exercise(
             hint=3,
         ),
         Slip(
-            "afresh behind the walk",
+            "reset after the walk",
             "  order = topological_order(self)",
             "+ backward(order)",
             "- backward(order)",
@@ -1002,7 +1002,7 @@ ENGINE = Exercise(
             hint=3,
         ),
         Slip(
-            "leaves start afresh too",
+            "leaves are reset too",
             "- if num.parents:  # a leaf keeps its grad; the grads of results start from 0",
             "+ if True:  # a leaf keeps its grad; the grads of results start from 0",
             message="The second call has to add to the grads of the leaves. Only the grads of the results in "

@@ -88,7 +88,7 @@ ONE_NEURON = Exercise(
                 hint=2,
             ),
             Slip(
-                "a Value without a past",
+                "a Value without a graph",
                 "- return total.relu()",
                 "+ return Value(total.relu().data)",
                 message=(
@@ -605,7 +605,7 @@ NETWORK = Exercise(
             hint=2,
         ),
         Slip(
-            "linear where it is narrow",
+            "no relu in narrow layers",
             "- self.layers = [Layer(sizes[i], sizes[i + 1], nonlin=i != last) for i in range(len(nouts))]",
             "+ self.layers = [Layer(sizes[i], sizes[i + 1], nonlin=sizes[i + 1] != 1) for i in range(len(nouts))]",
             message=(
@@ -615,14 +615,14 @@ NETWORK = Exercise(
             hint=2,
         ),
         Slip(
-            "the gradients forgotten at each call",
+            "gradients reset in each call",
             "  def __call__(self, x):",
             "+     self.zero_grad()",
             message="Computing a score must not change the gradients. Only `zero_grad()` sets them to 0.",
             hint=3,
         ),
         Slip(
-            "all look at the inputs",
+            "every layer gets the inputs",
             "- self.layers = [Layer(sizes[i], sizes[i + 1], nonlin=i != last) for i in range(len(nouts))]",
             "+ self.layers = [Layer(nin, sizes[i + 1], nonlin=i != last) for i in range(len(nouts))]",
             message="The input of a layer is the output of the layer before it, not the input of the network.",
@@ -635,7 +635,7 @@ NETWORK = Exercise(
             hint=3,
         ),
         Slip(
-            "zero_grad in vain",
+            "zero_grad changes only a name",
             "- p.grad = 0.0",
             "+ p = 0.0",
             message="`p = 0.0` only rebinds the name p. Set `p.grad` to 0.",
@@ -791,7 +791,7 @@ HINGE = Exercise(
 
 
 def train_step(model, inputs, labels, learning_rate):
-    """One step of gradient descent on the hinge loss. Returns the loss before it, a number."""
+    """One gradient step on the hinge loss. Returns the loss before the step, a number."""
     loss = hinge([model(x) for x in inputs], labels)
     model.zero_grad()
     loss.backward()

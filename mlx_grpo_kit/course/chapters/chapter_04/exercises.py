@@ -10,7 +10,7 @@ from mlx_grpo_kit.tensor import Tensor, mean, tanh
 
 
 def _counted(*shape):
-    """1, 2, 3 ... in an array of this shape: no two numbers alike, so that nothing is right by chance."""
+    """1, 2, 3 ... in an array of this shape: all numbers differ, so that nothing is right by chance."""
     return np.arange(1.0, np.prod(shape, dtype=int) + 1).reshape(shape)
 
 
@@ -115,7 +115,7 @@ DO_THEY_FIT = Exercise(
 
 
 def broadcast_shape(a, b):
-    """The shape of an array of shape a plus one of shape b, a tuple; None if they do not fit."""
+    """The shape of x + y, a tuple, for x of shape a and y of shape b; None if they do not fit."""
     longest = max(len(a), len(b))
     a = (1,) * (longest - len(a)) + tuple(a)
     b = (1,) * (longest - len(b)) + tuple(b)
@@ -215,7 +215,7 @@ SHAPE_OF_RESULT = Exercise(
                 "+ result.append(max(m, n))",
                 message=(
                     "The larger length is right if two lengths fit, but 4 and 3 do not fit: nothing says which of "
-                    "the 4 belongs to which of the 3."
+                    "the 4 numbers belongs to which of the 3."
                 ),
                 hint=2,
             ),
@@ -698,7 +698,7 @@ MATRIX_PRODUCT = Exercise(
 
 
 def train_step(parameters, compute_loss, learning_rate):
-    """One step of gradient descent. Returns the loss before it, a number."""
+    """One step of gradient descent. Returns the loss before the step, a number."""
     for p in parameters:
         p.grad = None
     loss = compute_loss()

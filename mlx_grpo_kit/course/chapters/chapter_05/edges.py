@@ -21,7 +21,7 @@ INF, NAN = float("inf"), float("nan")
 
 @dataclass(frozen=True)
 class Edge:
-    """An operation and a point. `ours` takes Tensors, `theirs` torch's; the other fields are those of EdgeRow."""
+    """An operation and a point. `ours` takes the kit's Tensors, `theirs` torch's. The other fields are EdgeRow's."""
 
     family: str
     operation: str
@@ -125,7 +125,7 @@ EDGES = (
         {"JAX": (NAN, 0.0), "MLX": (NAN, -INF)},
     ),
     Edge(POWERS, "a ** b", (0.0, 1.0), T.pow, torch.pow, "for b, 0 * log(0) would be nan; 0 is the limit"),
-    Edge(POWERS, "a ** b", (0.0, -1.0), T.pow, torch.pow, "1 / 0 once more", False, {"JAX": (-INF, NAN)}),
+    Edge(POWERS, "a ** b", (0.0, -1.0), T.pow, torch.pow, "1 / 0 again", False, {"JAX": (-INF, NAN)}),
     Edge(POWERS, "a ** b", (-2.0, 3.0), T.pow, torch.pow, "between integer exponents there is no value at all"),
     Edge(KINKS, "abs(x)", (0.0,), T.abs, torch.abs, "any slope from -1 to 1 is acceptable", True, {"JAX": (1.0,)}),
     Edge(KINKS, "relu(x)", (0.0,), T.relu, torch.relu, "any slope from 0 to 1 is acceptable", True),

@@ -173,7 +173,7 @@ SILU = Exercise(
 
 
 def max_backward(g, x):
-    """The gradient of x [R, C], from the gradient g [R] of the largest of each row. Ties share."""
+    """The gradient of x [R, C], from the gradient g [R] of the rows' maxima. Ties share."""
     wins = x == x.max(axis=1, keepdims=True)
     share = wins / wins.sum(axis=1, keepdims=True)
     return g[:, None] * share
@@ -471,7 +471,7 @@ RMS_NORM = Exercise(
     mistakes=slips(
         rms_norm_backward,
         Slip(
-            "r taken for a constant",
+            "r as a constant",
             "- return (g - y * np.mean(g * y, axis=1, keepdims=True)) / r",
             "+ return (g) / r",
             message=(

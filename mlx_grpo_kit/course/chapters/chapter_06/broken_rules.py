@@ -117,7 +117,7 @@ IDS = [0, 2, 2, 3, 2]
 
 @contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """owner.name is `value` inside the block."""
+    """Replace the attribute `name` of `owner` with `value` inside the block."""
     before = owner.__dict__[name]
     setattr(owner, name, value)
     try:

@@ -65,7 +65,7 @@ def _puts_back_by_computing(f, x, h=1e-5):
 def _not_of_torch(function, *arguments):
     """The slopes. Later cells subtract them from NumPy arrays, which torch tensors do not allow."""
     slopes = function(*arguments)
-    return Told("a tensor of torch (later cells need an array of NumPy)") if hasattr(slopes, "detach") else slopes
+    return Told("a torch tensor (later cells need a NumPy array)") if hasattr(slopes, "detach") else slopes
 
 
 NUMERIC_GRADIENT = Exercise(
@@ -676,7 +676,7 @@ OWN_GRADCHECK = Exercise(
                 hint=4,
             ),
             Slip(
-                "places do not matter",
+                "positions ignored",
                 "- return is_close(leaf.grad, numeric_gradient(weighted_sum, x))",
                 "+ return is_close(np.sort(leaf.grad, axis=None), np.sort(numeric_gradient(weighted_sum, x), axis=None))",  # noqa: E501
                 message="The right numbers at the wrong positions got through: compare element by element.",
@@ -722,7 +722,7 @@ def two_slopes(f, gradient, x, direction, h=1e-5):
 
 
 def _a_pair(function, f, *arguments):
-    """The two slopes; two numbers in an array are a pair too. Two runs of f are enough."""
+    """Return the two slopes (an array of two numbers is a pair too), unless the answer ran f more than twice."""
     runs = []
 
     def counted(x):
@@ -977,7 +977,7 @@ CULPRITS = Exercise(
             hint=2,
         ),
         Mistake(
-            "guilty unless asked",
+            "guilty without a check",
             _guilty_unless_asked,
             "You returned a single clean number as guilty, without checking it. Check it before you return it.",
             hint=3,

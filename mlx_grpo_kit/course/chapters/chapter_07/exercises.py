@@ -649,7 +649,7 @@ ADAM = Exercise(
 
 
 def train_step(model, optimizer, x, y):
-    """One step of training on a batch. Returns the loss before it, a number."""
+    """One step of training on a batch. Returns the loss before the step, a number."""
     optimizer.zero_grad()
     loss = T.cross_entropy(model(x), y)
     loss.backward()

@@ -39,7 +39,7 @@ def verdict_on(name: str, lockstep: Callable) -> str:
         right = np.mean(model(digits.test_images.reshape(-1, 64)).data.argmax(axis=1) == digits.test_labels)
     return (
         f"{len(steps)} steps, and nothing differs by more than {max(s.largest_difference for s in steps):.0e}. "
-        f"Loss {steps[-1].loss:.2f}; of unseen digits {right:.0%} are right."
+        f"Loss {steps[-1].loss:.2f}; {right:.0%} of unseen digits are right."
     )
 
 

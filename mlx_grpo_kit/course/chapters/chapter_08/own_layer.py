@@ -17,7 +17,7 @@ PASSED = Told("a layer that passes gradcheck and lockstep")
 
 
 def examine_layer(make: Callable[[int], Any], count: int) -> Any:
-    """PASSED, or the fault in words of the result of `make(count)`: (layer, its twin in torch, count examples).
+    """PASSED, or the fault of what `make(count)` returns, in words: (layer, its twin in torch, `count` examples).
 
     Parameters and examples are moved a little first, away from values that hide mistakes, such as 0 and 1.
     Errors of gradcheck, lockstep and the layer are passed on.

@@ -15,7 +15,7 @@ def _normal(rng, *shape):
 
 
 def _with_gradients(solution, *differentiated):
-    """Try out a function that gradients have to pass through, to the arguments at `differentiated`."""
+    """Run a function through which gradients must pass to the arguments at the positions `differentiated`."""
 
     def loss(function, arguments):
         result = function(*arguments)
@@ -38,11 +38,9 @@ def _with_gradients(solution, *differentiated):
             return result
         slopes = gradients(function, arguments)
         if any(mx.any(mx.isnan(slope)).item() for slope in slopes):
-            return Told("the right numbers, and a gradient of nan (on its way back, inf meets inf or 0)")
+            return Told("the right numbers, but a gradient of nan (the backward pass computes inf - inf or inf * 0)")
         if not all(map(same, slopes, gradients(solution, arguments))):
-            return Told(
-                "the right numbers, cut off from what they were made of (gradients cannot pass through it: use only mx)"
-            )
+            return Told("the right numbers, but cut off from the arguments (no gradient can pass through: use only mx)")
         return result
 
     return run
@@ -54,7 +52,7 @@ def embedding(weight, input_ids):
 
 
 def _without_grad(function, *arguments):
-    """Try out a function that has to compute a gradient without `mx.grad`."""
+    """Run a function that must compute a gradient without `mx.grad`."""
 
     def refuse(*_, **__):
         raise RuntimeError("do not use mx.grad here: write the rule")

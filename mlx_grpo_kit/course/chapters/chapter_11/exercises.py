@@ -138,7 +138,7 @@ SCORES = Exercise(
             hint=2,
         ),
         Slip(
-            "keys ask",
+            "queries and keys swapped",
             "- return queries @ keys.swapaxes(-1, -2) / queries.shape[-1] ** 0.5",
             "+ return keys @ queries.swapaxes(-1, -2) / queries.shape[-1] ** 0.5",
             message="Rows and columns are swapped: row i of the result belongs to query i, column j to key j.",
@@ -291,7 +291,7 @@ MASKED_SOFTMAX = Exercise(
         (mx.array([[1000.0, 999.0, -1000.0]]), mx.array([[True, True, True]])),
         (mx.array([[1.0, 5000.0], [1.0, 5000.0]]), mx.array([[True, False], [False, True]])),
         (mx.array([[3.0, 1.0], [0.5, 0.25]]), mx.array([[False, False], [True, True]])),
-        # Far below what it hides; alone, so that e^(score - log of the sum) is exact in float32 as well.
+        # One visible score, far below the hidden one: e^(score - log of the sum) is exact in float32 as well.
         (mx.array([[-30000.0, 5.0]]), mx.array([[True, False]])),
         *drawn(2, lambda rng: (mx.array(rng.normal(size=(2, 3, 4, 5))), mx.array(rng.random((2, 1, 4, 5)) < 0.7))),
     ),
@@ -509,7 +509,7 @@ VISIBLE = Exercise(
             hint=2,
         ),
         Slip(
-            "nobody beyond",
+            "keys beyond the mask hidden",
             "- real = mx.concatenate([real, mx.ones((real.shape[0], room), dtype=mx.bool_)], axis=1)",
             "+ real = mx.concatenate([real, mx.zeros((real.shape[0], room), dtype=mx.bool_)], axis=1)",
             message="Keys beyond the end of the attention mask are tokens that came later, not padding.",
@@ -616,7 +616,8 @@ def grouped_attention(queries, keys, values, mask):
     return (weights @ values[:, :, None]).reshape(batch, num_heads, num_tokens, head_dim)
 
 
-LARGE, MOST_MEMORY = 2**18, 4  # bytes of keys from which memory is measured; times the keys and values themselves
+# Memory is measured if the keys have this many bytes; an answer may use this multiple of the keys and values.
+LARGE, MOST_MEMORY = 2**18, 4
 
 
 def _with_little_memory(function, queries, keys, values, mask):
@@ -636,7 +637,7 @@ def _with_little_memory(function, queries, keys, values, mask):
     finally:
         tracemalloc.stop()
     if taken > MOST_MEMORY * (keys.nbytes + values.nbytes):
-        return Told("a result, but used many times the memory of keys and values: every query head got its own copy")
+        return Told("a result, but it used many times the memory of keys and values: every query head got its own copy")
     return result
 
 

@@ -265,8 +265,8 @@ NAMES = Exercise(
             '- name = name.removeprefix("model.")',
             '+ name = name.lstrip("model.")',
             message=(
-                '`lstrip("model.")` takes away *any* of these letters, in any order, for as long as there are some: of'
-                " `embed_tokens` it ate two. `removeprefix` takes the word."
+                '`lstrip("model.")` removes *any* of these letters, in any order, until it meets another one: it took '
+                "two from `embed_tokens`. `removeprefix` removes the whole word."
             ),
         ),
         Slip(
@@ -325,7 +325,7 @@ def _float32_arrays(function, *arguments):
         if not isinstance(array, (np.ndarray, np.generic)):
             return Told(f"a {type(array).__name__} for {name!r} (it should be a NumPy array)")
         if array.dtype != np.float32:
-            return Told(f"an array of {array.dtype} for {name!r} (float32 is asked for)")
+            return Told(f"an array of {array.dtype} for {name!r} (expected float32)")
     return result
 
 
@@ -341,9 +341,9 @@ READ = Exercise(
     solution=read_safetensors,
     hints=(
         '`int.from_bytes(content[:8], "little")` is the length of the header, and `json.loads(content[8 : 8 + '
-        'length])` the header. Its entry "__metadata__", if there is one, is no array.',
+        'length])` is the header. Its entry "__metadata__", if there is one, is not an array.',
         "The offsets count from the *end of the header*: add `8 + length`. `np.frombuffer(content[start:end], "
-        "np.float32).reshape(shape)` are the numbers of an F32.",
+        "np.float32).reshape(shape)` gives the numbers of an F32 array.",
         "For BF16 read `np.uint16`, make them `np.uint32`, shift them to the upper half with `<< 16`, and look at the "
         "same bits as float32: `.view(np.float32)`.",
     ),
@@ -358,7 +358,7 @@ READ = Exercise(
             ),
         ),
         (_file({"scalar": ("F32", 3.25), "half": ("BF16", [3.140625, -1e30, 0.0])}),),
-        # A header longer than one byte can say, and one longer than two can; names as they are in real files.
+        # Headers whose lengths do not fit into one byte and into two bytes, with names of real files.
         (_file({"model.norm.weight": ("F32", [0.5, 2.0]), "lm_head.weight": ("F32", [[1.0, 4.0]])}, spaces=600),),
         (_file({"model.embed_tokens.weight": ("BF16", [[2.0, -1.0]])}, spaces=70_000),),
         *drawn(
@@ -431,15 +431,14 @@ READ = Exercise(
             "- numbers = (upper_half.astype(np.uint32) << 16).view(np.float32)",
             "+ numbers = (upper_half.astype(np.uint32) << 16).astype(np.float32)",
             message=(
-                "`astype` makes a float of the *number* that the bits are as an integer; `.view(np.float32)` keeps "
-                "bits."
+                "`astype` converts the *integer* that the bits spell into a float; `.view(np.float32)` keeps the bits."
             ),
             hint=3,
         ),
         Slip(
             "metadata read as an array",
             '- header.pop("__metadata__", None)',
-            message='"__metadata__" is no array: leave it out.',
+            message='"__metadata__" is not an array: leave it out.',
         ),
         Slip(
             "one byte of eight",

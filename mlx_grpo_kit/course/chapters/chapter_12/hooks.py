@@ -24,7 +24,7 @@ def hugging_face_model(folder: Path | str, numbers: bool = True) -> Qwen3ForCaus
     if not numbers:
         with torch.device("meta"):
             return Qwen3ForCausalLM(Qwen3Config.from_pretrained(folder))
-    logging.disable_progress_bar()  # it counts 24 arrays, in red in a notebook
+    logging.disable_progress_bar()  # the bar counts only 24 arrays, and is red in a notebook
     try:
         return Qwen3ForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
     finally:
@@ -35,7 +35,7 @@ def hugging_face_record(model: Qwen3ForCausalLM, input_ids: np.ndarray) -> dict[
     """Record every visible inner value of transformers for int [B, T], by the kit's name.
 
     Modules are watched by hooks, functions that torch calls with a module's input and output. The rotation is not a
-    module, so its function is replaced by one that also records. Only the scores of attention are not seen.
+    module, so its function is replaced by one that also records. Only the scores of attention cannot be recorded.
     """
     config, record, handles = model.config, {}, []
     turned: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -89,14 +89,14 @@ def hugging_face_record(model: Qwen3ForCausalLM, input_ids: np.ndarray) -> dict[
 
 
 def differences_by_token(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Compute the largest difference at each of the T positions, as a share of the largest, for every shared name.
+    """Compute the largest difference at each of the T positions, for every name that both have, in the order of `ours`.
 
-    The order is that of `ours`, and each share is of the largest absolute number in `theirs` under the name.
+    A difference is a share of the largest absolute number that `theirs` has under that name.
     """
     shares = {}
     for name in [name for name in ours if name in theirs]:
         difference = np.abs(ours[name] - theirs[name]) / np.abs(theirs[name]).max()
-        # Positions come after the heads if these were moved to the front, else after the rows.
+        # The axis of positions follows the axis of heads if the heads were moved to the front, else the axis of rows.
         tokens = 2 if name.endswith(("_rope", ".weights", ".mixed")) else 1
         shares[name] = difference.max(axis=tuple(axis for axis in range(difference.ndim) if axis != tokens))
     return shares

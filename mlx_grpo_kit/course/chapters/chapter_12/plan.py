@@ -13,7 +13,7 @@ from mlx_grpo_kit.viz import Panel
 
 OWN = "my own"
 DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16}
-SIZES = {  # a field of Qwen3Config: its slider's name, smallest, largest, step
+SIZES = {  # a field of Qwen3Config -> name, smallest value, largest value and step of its slider
     "num_hidden_layers": ("layers", 1, 100, 1),
     "hidden_size": ("hidden", 8, 8192, 8),
     "intermediate_size": ("intermediate", 8, 32768, 8),
@@ -22,7 +22,7 @@ SIZES = {  # a field of Qwen3Config: its slider's name, smallest, largest, step
     "head_dim": ("head_dim", 2, 256, 2),
     "vocab_size": ("vocabulary", 8, 200_000, 8),
 }
-ADAM_BYTES = 16  # a parameter's, its gradient's and Adam's two moments', in float32
+ADAM_BYTES = 16  # per parameter: itself, its gradient and Adam's two moments, in float32
 
 
 def draw(config: Qwen3Config, batch: int, tokens: int, dtype: str):

@@ -26,7 +26,7 @@ OUT = -float("inf")
 
 
 def _floats(rng, *shape):
-    """Random numbers with the largest and smallest anywhere."""
+    """Random numbers whose largest and smallest are at random positions."""
     return mx.array(rng.normal(size=shape).astype(np.float32) * 2)
 
 
@@ -681,7 +681,7 @@ TOP_P = Exercise(
         *slips(
             apply_top_p,
             Slip(
-                "not counted anew",
+                "not normalized again",
                 "- probs = mx.softmax(logprobs, axis=-1)",
                 "+ probs = mx.exp(logprobs)",
                 message=(
@@ -1328,7 +1328,7 @@ ATTEND = Exercise(
                 hint=3,
             ),
             Slip(
-                "all see all",
+                "later positions are visible",
                 "- mask = visible(queries.shape[2], keys.shape[2], cache.length, attention_mask)",
                 "+ mask = visible(queries.shape[2], keys.shape[2], keys.shape[2], attention_mask)",
                 message=(
@@ -1603,7 +1603,7 @@ GENERATE = Exercise(
             hint=2,
         ),
         Slip(
-            "goes on behind the end",
+            "continues after the end",
             "  for completion, token in zip(completions, tokens):",
             "-     if not completion or completion[-1] not in ends:",
             "-         completion.append(token)",

@@ -569,7 +569,7 @@ def reaches(text, numbers, target):
 def _verdict_without_eval(function, *arguments):
     names = _names_in(function) & {"eval", "exec", "compile", "literal_eval", "subprocess", "sympify"}
     if names:
-        return Told(f"a verdict by `{min(names)}`, which runs or reads a stranger's text")
+        return Told(f"a verdict by `{min(names)}`, which runs or parses text that a model wrote")
     verdict = function(*arguments)
     return bool(verdict) if isinstance(verdict, (bool, np.bool_, int, float)) and verdict in (0, 1) else verdict
 
@@ -987,7 +987,7 @@ WELL_FORMED = Exercise(
                 "words after it",
                 '- good = text.startswith("<think>") and text.endswith("</answer>")',
                 '+ good = text.startswith("<think>")',
-                message="Your answer pays for a text that goes on after the form.",
+                message="Your answer pays for a text that continues after the form.",
             ),
             Slip(
                 "tags not counted",
@@ -1072,7 +1072,7 @@ def judge(answer, text):
 
 
 def fool(largest):
-    """One text that `judge` pays for every answer from 0 to `largest`."""
+    """One text that `judge` pays in full for every answer from 0 to `largest`."""
     return " ".join(str(number) for number in range(largest + 1))
 
 
@@ -1176,7 +1176,7 @@ def _is_fair(function):
     if any(bool(function(*pair)) != verdicts[pair] for pair in PAIRS[::-7]):
         return Told("a different verdict when asked again")
     if any(verdicts[a, b] != verdicts[b, a] for a, b in PAIRS):
-        return Told("a split that may train on 12+34 and examine 34+12")
+        return Told("a split that may train on 12+34 and keep 34+12 for the exam")
     share = sum(verdicts.values()) / len(verdicts)
     if not 0.06 < share < 0.14:
         return Told(f"a split that holds out {share:.1%} of the sums")

@@ -1,4 +1,4 @@
-"""Exact mean and variance of a group's gradient estimate, from everything that can be drawn, with its probability."""
+"""Exact mean and variance of a group's gradient estimate, by enumerating all possible draws."""
 
 from __future__ import annotations
 

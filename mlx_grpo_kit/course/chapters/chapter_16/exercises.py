@@ -519,7 +519,7 @@ RATIOS = Exercise(
             hint=3,
         ),
         Slip(
-            "a ratio a row",
+            "one ratio per row",
             "- return mx.exp(log_ratio)",
             "+ return mx.exp(log_ratio.sum(axis=1, keepdims=True)) + 0 * log_ratio",
             message="You gave every token the ratio of its whole row. Here each token has its own ratio.",

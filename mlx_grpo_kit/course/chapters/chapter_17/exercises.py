@@ -14,7 +14,7 @@ def _normal(rng, *shape):
 
 
 def cross_entropy(logits, targets, weights):
-    """(-sum(weights * log softmax(logits)[targets]), its gradient of the logits [..., V])."""
+    """(-sum(weights * log softmax(logits)[targets]), its gradient for the logits [..., V])."""
     log_probs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
     chosen = mx.take_along_axis(log_probs, targets[..., None], axis=-1)
     one_hot = mx.arange(logits.shape[-1]) == targets[..., None]
@@ -194,7 +194,7 @@ LINEAR = Exercise(
     mistakes=slips(
         linear_backward,
         Slip(
-            "weight on its side",
+            "weight transposed",
             "- return grad @ weight, grad_rows.T @ x_rows",
             "+ return grad @ weight, x_rows.T @ grad_rows",
             message="The weight's gradient is [in, out], but the weight is [out, in], PyTorch's layout.",
@@ -282,7 +282,7 @@ RMS_NORM = Exercise(
     mistakes=slips(
         rms_norm_backward,
         Slip(
-            "r taken for a constant",
+            "r as a constant",
             "- return (scaled - normed * along) / r, grad_weight",
             "+ return scaled / r, grad_weight",
             message=(

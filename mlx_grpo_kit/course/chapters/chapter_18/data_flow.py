@@ -35,16 +35,16 @@ class UpdateData:
     """One update of the policy. N completions of up to T tokens; NumPy arrays.
 
     Attributes:
-        logps: [N, T], of the policy before this update; 0 at padded places.
+        logps: [N, T], of the policy before this update; 0 at padded positions.
         ratio: [N, T], exp(logps - old_logps).
         objective: [N, T], min(ratio A, clip(ratio) A).
         clipped: [N, T], -1 where the ratio fell too low, +1 where it rose too high, else 0.
-        shares: [N, T], what each token adds to the loss; 0 at padded places.
-        loss: the learner's.
+        shares: [N, T], what each token adds to the loss; 0 at padded positions.
+        loss: the loss that the learner reports.
         logps_after: [N, T], of the policy after this update.
         grad_norm: the length of the gradient, before it is shortened.
-        gradient: the same for each part of the model, by name.
-        change: how far each part of the model moves, by name.
+        gradient: the length of each part's gradient, by the name of the part.
+        change: how far each part of the model moves, by the name of the part.
     """
 
     logps: np.ndarray
@@ -70,7 +70,7 @@ class StepData:
         groups: [P, n], the rewards of each of the P prompts.
         means, deviations: [P], of each group; the deviation divides by n - 1.
         completion_mask: bool [N, T].
-        old_logps: [N, T], of the policy that drew the completions; 0 at padded places.
+        old_logps: [N, T], of the policy that drew the completions; 0 at padded positions.
         num_arrays, num_parameters: how many arrays and numbers are trained.
         updates: the updates, in order.
     """
@@ -99,7 +99,7 @@ def follow_step(
     learning_rate: float = 5e-4,
     seed: int = 0,
 ) -> StepData:
-    """Draw a batch, learn from it twice, and keep every array. `params` stay as they are.
+    """Draw a batch, learn from it twice, and keep every array. `params` do not change.
 
     Raises ValueError for settings that `GRPOConfig` refuses.
     """
@@ -124,7 +124,7 @@ def follow_step(
     for _ in range(UPDATES):
         tokens = token_losses(parts.learner.loss_config, logps, old_logps, advantages, mask)
         gradient, metrics = parts.learner.gradient(policy, micro_batches)
-        norms = _by_part(gradient)  # before the optimizer takes it apart
+        norms = _by_part(gradient)  # before the optimizer empties the gradient
         after = parts.optimizer(policy, gradient, learning_rate)
         logps_after, _ = logps_of(after)
         moved = {name: value - policy.trained[name] for name, value in after.trained.items()}
@@ -175,12 +175,12 @@ def show_step(data: StepData, completion: int = 0) -> Panel:
 
 
 def _part(name: str) -> str:
-    """The part of the model that a parameter belongs to: "layers.0", or what stands outside of the layers."""
+    """The part of the model that a parameter belongs to, such as "layers.0" or "embedding"."""
     return ".".join(name.split(".")[:2]) if name.startswith("layers.") else name.removesuffix(".weight")
 
 
 def _by_part(arrays: Mapping[str, mx.array]) -> dict[str, float]:
-    """The length of each part's numbers, taken as one vector."""
+    """The length of each part's numbers, taken together as one vector."""
     parts: dict[str, dict[str, mx.array]] = {}
     for name, value in arrays.items():
         parts.setdefault(_part(name), {})[name] = value

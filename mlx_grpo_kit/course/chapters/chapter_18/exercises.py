@@ -86,7 +86,7 @@ QUESTIONS = Exercise(
             ),
         ),
         Slip(
-            "drawn anew",
+            "drawn for every row",
             "- return [question for question in sample(rng, num_questions) for _ in range(group_size)]",
             "+ return [question for _ in range(num_questions * group_size) for question in sample(rng, 1)]",
             message="Every row has a question of its own. Then there is no other answer to compare an answer with.",
@@ -129,8 +129,8 @@ QUESTIONS = Exercise(
             "- rng = np.random.default_rng([seed, step])",
             "+ rng = np.random.default_rng()",
             message=(
-                "Without a seed, or with a generator that lives on from call to call, nobody can repeat the run or "
-                "resume it."
+                "Without a seed, or with a generator that keeps its state between calls, nobody can repeat the run "
+                "or resume it."
             ),
             hint=2,
         ),

@@ -130,7 +130,7 @@ GDPO_ADVANTAGES = Exercise(
                 ),
             ),
             Slip(
-                "every so many",
+                "groups spread over the batch",
                 "- groups = np.array(rewards, float).reshape(-1, num_generations, len(weights))",
                 "+ groups = np.array(rewards, float).reshape(num_generations, -1, len(weights)).swapaxes(0, 1)",
                 "- total = (each * np.array(weights)).sum(axis=2).reshape(-1)",

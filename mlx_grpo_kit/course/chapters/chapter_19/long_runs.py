@@ -22,7 +22,7 @@ from mlx_grpo_kit.tasks import LongSum
 
 STORED = Path(__file__).with_name("long_runs.json")
 SEEDS, STEPS, WINDOW = (0, 1, 2), 60, 10
-"Seeds, steps of a run, and the number of steps whose answers make one point of a curve."
+"Seeds, steps of a run, and the number of steps whose answers form one point of a curve."
 
 LOSSES: dict[str, dict[str, Any]] = {
     "grpo": {"loss_type": "grpo"},
@@ -30,11 +30,11 @@ LOSSES: dict[str, dict[str, Any]] = {
     "dapo": {"loss_type": "dapo"},
     "dapo, masked": {"loss_type": "dapo", "mask_truncated_completions": True},
 }
-"Settings by name. Advantages are the same in all of them: only the weight of a token differs, which masking makes 0."
+"Settings by name. All have the same advantages: only the weight of a token differs, and masking sets it to 0."
 
 
 class Answer(NamedTuple):
-    """What is measured of a completion: is it right, its tokens, did it end, and how often it adds 0."""
+    """Measurements of a completion: is it right, how many tokens has it, did it end, and how often does it add 0?"""
 
     is_right: bool
     length: int

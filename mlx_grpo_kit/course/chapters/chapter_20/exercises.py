@@ -202,7 +202,7 @@ SCORES = Exercise(
             hint=2,
         ),
         Slip(
-            "no number is let through",
+            "nan is accepted",
             "- return apart.max().item() < 1e-3",
             "+ return not (apart > 1e-3).any().item()",
             message=(
@@ -374,7 +374,7 @@ MASK = Exercise(
             hint=2,
         ),
         Slip(
-            "nothing behind the end",
+            "nothing after the end",
             "- ids = mx.array([[5, 6, 1, 1], [5, 6, 7, 8], [1, 1, 1, 1], [5, 1, 7, 1]])",
             "- right = mx.array([[1, 1, 1, 0], [1, 1, 1, 1], [1, 0, 0, 0], [1, 1, 0, 0]])",
             "+ ids = mx.array([[5, 6, 1, 1], [5, 6, 7, 8], [1, 1, 1, 1]])",
@@ -475,7 +475,7 @@ ADVANTAGES = Exercise(
                 "+ return (centred / (groups.std(axis=0, ddof=1, keepdims=True) + 1e-4)).reshape(-1)",
             ),
             shape=(
-                "as many groups as each group should have members",
+                "the group size as the number of groups",
                 "- groups = rewards.reshape(-1, group)",
                 "+ groups = rewards.reshape(group, -1)",
             ),
@@ -1214,7 +1214,7 @@ REFERENCE = Exercise(
 
 
 class Read:
-    """A reading from a picture: any of several texts, or a number close enough to the first of `values`."""
+    """A reading from a picture, equal to any of several texts, or to a number close enough to the first of `values`."""
 
     def __init__(self, *values):
         self.values = values
@@ -1234,7 +1234,7 @@ class Read:
 
 
 class Whatever:
-    """Any evidence, for a wrong letter."""
+    """The evidence in an answer with a wrong letter: equal to anything that is not a `Read`."""
 
     def __eq__(self, other):
         return not isinstance(other, Read)
@@ -1308,7 +1308,7 @@ RUN_2 = _mystery(
     N="Read the numbers at the axes: one curve is several times the healthy one, from the first step on.",
     F="F makes gradients 7% longer. Here the factor is about four.",
     E="E's gradient is not a number, and the run ends after one step.",
-    L="In L, rewards and right answers part. Here they agree.",
+    L="In L, rewards and right answers move apart. Here they agree.",
     M="M makes gradients 1.5 times as long. Here the factor is about four.",
 )
 RUN_3 = _mystery(

@@ -456,7 +456,7 @@ def _losses_of_tokens(params, x):
 
 
 def _micro_batches(rng, sizes, lengths, empty=None):
-    """Parameters, and micro-batches with these numbers of rows and tokens. In number `empty` no token counts."""
+    """Parameters, and micro-batches with these numbers of rows and tokens. In batch `empty` no token counts."""
     params = {"w": _normal(rng, 3), "b": _normal(rng, 3)}
     batches = []
     for number, (rows, length) in enumerate(zip(sizes, lengths)):
@@ -728,7 +728,7 @@ CHUNKED = Exercise(
         *drawn(1, lambda rng: _draw_chunks(rng, 64, 8192, 512), seed=3),
     ),
     run=_table_limits,
-    work=120,  # scipy.special.logsumexp takes 40 times the steps, a row at a time in the case of 2048 rows 500
+    work=120,  # times the solution's steps: scipy.special.logsumexp takes 40, single rows take 500 for 2048 rows
     mistakes=(
         *slips(
             chunked_logsumexp,
@@ -1125,7 +1125,7 @@ def _draw_params(rng, scale, adapted):
 
 
 def _draw_mixed(rng):
-    """Names that end with letters of ".lora_a" or begin alike, with the A and B arrays in different orders."""
+    """Names that end with letters of ".lora_a" or begin with the same letters; A and B arrays in different orders."""
     params = {f"{stem}.weight": _normal(rng, 3, 2) for stem in ("extra", "router", "router_out")}
     lora = {f"{stem}.lora_a": _normal(rng, 2, 1) for stem in ("router", "extra")}
     return params, lora | {f"{stem}.lora_b": _normal(rng, 1, 3) for stem in ("extra", "router")}, 1.5

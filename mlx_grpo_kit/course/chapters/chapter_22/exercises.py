@@ -88,7 +88,7 @@ def _submit(make, plan):
             futures.append(worker.submit(partial(function, number, kind)))
         if any(not hasattr(future, "result") for future in futures):
             return Told("something without a `.result()`")
-        overtaken.wait(0.02)  # a function that jumps the queue does it now
+        overtaken.wait(0.02)  # a function that jumps the queue runs now
         gate.set()
         results = []
         for future in futures:
@@ -679,7 +679,7 @@ POISON = Exercise(
     ),
     mistakes=(
         Mistake(
-            "all go on",
+            "all continue",
             _all_go_on,
             "After an error the next operation is still called. An `optim_step` would then take its step with half a "
             "gradient.",

@@ -120,7 +120,7 @@ def as_batch(framework: str, completions: Sequence[Any]) -> dict[str, Any]:
 
 
 def gradient_of(backend: Any) -> dict[str, np.ndarray]:
-    """The gradient that a backend holds between its two operations. No method of the protocol shows it."""
+    """The gradient that a backend holds between its two operations. No method of the protocol returns it."""
     backend.get_weights().wait()  # wait for earlier operations
     grads = getattr(backend, "_grads", None)
     if grads is None:

@@ -46,11 +46,11 @@ def loss_of_lines(params: dict[str, Any], batch: tuple[float, float]) -> Any:
 
 
 class SurpriseError(Exception):
-    """An error of a type that no answer can know."""
+    """An error of a type that no answer can name."""
 
 
 def build(called: list[int], number: int, what: str) -> Callable[[], Any]:
-    """An operation that records its call and returns a number, or raises the rest of "raises ..." and the like."""
+    """An operation that records its call and returns a number; "raises ..." and the like raise an error instead."""
     errors = {"raises": ValueError, "lacks": KeyError, "surprises": SurpriseError}
     word, _, message = what.partition(" ")
 

@@ -147,7 +147,7 @@ def _any_ids(rng):
 
 
 def _plain_pair(function, *arguments):
-    """A list and a bool, also from an answer's arrays."""
+    """A list and a bool, even if the answer returned arrays."""
     got = function(*arguments)
     if not isinstance(got, (tuple, list)) or len(got) != 2:
         return got
@@ -367,7 +367,7 @@ def same_number(said, right):
 
 
 def _plain_bool(function, *arguments):
-    """A plain bool, also from NumPy's bool."""
+    """A plain bool, even if the answer returned a NumPy bool."""
     got = function(*arguments)
     return bool(got) if isinstance(got, np.bool_) else got
 
@@ -744,7 +744,7 @@ SHARE_RANGE = Exercise(
     cases=((8, 10), (0, 10), (10, 10), (35, 90), (1, 1), (0, 1), (1, 256), (500, 1000), *drawn(4, _any_exam)),
     mistakes=(
         Mistake("the observed share", _by_what_was_seen, _OF_P, 1),
-        Mistake("the observed share, cut off", _cut_off_at_0_and_1, f"Cutting off hides it. {_OF_P}", 1),
+        Mistake("the observed share, cut off", _cut_off_at_0_and_1, f"Cutting off only hides the mistake. {_OF_P}", 1),
         Mistake(
             "the largest spread",
             _at_worst,
@@ -815,7 +815,7 @@ def _in_any_order(exam, training, n):
 
 
 def _a_book_of_sums(rng):
-    """Sums in few words, so that many texts share some, and two that are copied with changes."""
+    """Sums in few words, so that many texts have words in common; two of them are copied with changes."""
     marks, names = ["?", " ?", "...", ""], ["Ann", "Ben", "Cleo"]
     texts = [
         f"{rng.choice(names)} has {rng.integers(1, 6)} and gets {rng.integers(1, 6)}. How many now{rng.choice(marks)}"

@@ -34,7 +34,7 @@ SPECIAL = (
     *("<|object_ref_start|>", "<|object_ref_end|>", "<|box_start|>", "<|box_end|>", "<|quad_start|>", "<|quad_end|>"),
     *("<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>"),
 )
-# After them, tokens that count as text: `decode` shows them, so that you can read the thoughts.
+# Added tokens that count as text: `decode` shows them, so that you can read the thoughts. They follow SPECIAL.
 TOOLS = ("<tool_call>", "</tool_call>")
 FILLING = ("<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>")
 THOUGHTS = ("<tool_response>", "</tool_response>", "<think>", "</think>")
@@ -124,7 +124,7 @@ def make_model(folder: Path | str, seed: int = 0, **settings: int) -> Path:
 
 
 def made_config(tokenizer: Tokenizer, **settings: int) -> Qwen3Config:
-    """Qwen3-0.6B's configuration in small: its ratio of heads, its tied embedding, and unused vocabulary rows."""
+    """Qwen3-0.6B's configuration, scaled down: its ratio of heads, its tied embedding, and unused vocabulary rows."""
     small = {
         "vocab_size": -(-tokenizer.vocab_size // 128) * 128,
         "hidden_size": 128,

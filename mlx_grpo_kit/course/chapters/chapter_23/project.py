@@ -24,7 +24,7 @@ LAZY = ("", " ", "0", "1", "yes", "<answer></answer>", "<answer>" * 20, "I do no
 
 @dataclass(frozen=True)
 class Item:
-    """One line of the list: True if it holds (None: only you can say), and the reason."""
+    """One item of the checklist: True if it holds, None if only you can say, and the reason in words."""
 
     name: str
     holds: bool | None
@@ -86,11 +86,11 @@ def _whole(task: Task) -> Item:
 def _repeats(task: Task) -> Item:
     one, same, other = (sample_problems(task, np.random.default_rng(seed), SOME) for seed in (0, 0, 1))
     if one != same:
-        return Item("seeds", False, "`sample` returns other problems for the same seed: draw with `rng` only")
+        return Item("seeds", False, "`sample` returns different problems for the same seed: draw with `rng` only")
     return Item(
         "seeds",
         one != other,
-        "`sample` repeats itself for a seed" + ("" if one != other else ", but also for others"),
+        "`sample` repeats itself for a seed" if one != other else "`sample` returns the same problems for every seed",
     )
 
 
@@ -110,7 +110,7 @@ def _answers(task: Task, held_out: Sequence[Problem]) -> Item:
         return Item(
             "right answers",
             None,
-            "the problems store no answers: is one that you know to be right accepted?",
+            "the problems store no answers: check yourself that right answers are accepted",
         )
     right = are_correct(task, some, [problem.answer for problem in some])
     total, _ = compute_rewards(task.reward_funcs, some, [problem.answer for problem in some])

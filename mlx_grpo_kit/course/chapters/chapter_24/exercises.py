@@ -1,7 +1,6 @@
 """Exercises of notebook 24: from a blank file."""
 # ruff: noqa: B905 (solutions are written as a beginner would write them)
 
-import inspect
 import json
 from pathlib import Path
 
@@ -253,7 +252,7 @@ def _score(function, weights, prompts, completions):
         table = np.zeros(right_mask.shape)
         for row, logps in enumerate(small.logps_row_by_row(small.CONFIG, params, prompts, completions)):
             table[row, : len(logps)] = logps
-        return mx.array(table.astype(np.float32)), mx.array(right_mask)
+        return mx.array(table.astype(np.float32)), mx.array(right_mask.astype(np.float32))
     real = mx.array(right_mask) == 1
     weigh = mx.array(np.random.default_rng(seed).normal(size=right_mask.shape).astype(np.float32))
 
@@ -267,7 +266,7 @@ def _score(function, weights, prompts, completions):
         result = function(small.CONFIG, params, [*map(list, prompts)], [*map(list, completions)])
         if not isinstance(result, (tuple, list)) or len(result) != 2:
             return result
-        return mx.array(result[0]), mx.array(result[1]).astype(mx.int32)
+        return mx.array(result[0]), mx.array(result[1]).astype(mx.float32)
 
     result = numbers(params)
     if not isinstance(result, (tuple, list)) or len(result) != 2:
@@ -284,11 +283,19 @@ def _score(function, weights, prompts, completions):
     if not np.allclose(kept, mx.where(real, expected, 0.0), atol=1e-4):
         return kept, mask
     grads, wanted = gradient_of(numbers, small.params(seed)), gradient_of(rights, small.params(seed))
+    wish = "the gradient of every log-probability"
     if not any(mx.abs(each).max().item() > 0 for each in grads.values()):
-        return Told("log-probabilities without a gradient in `params`")
+        return small.Misfit(f"the right numbers without a gradient in `params`, where {wish} was expected")
     largest = max(mx.abs(each).max().item() for each in wanted.values())
     if any(mx.abs(grads[name] - each).max().item() > 1e-3 * largest for name, each in wanted.items()):
-        return Told("log-probabilities that do not have their whole gradient in `params`")
+        return small.Misfit(f"the right numbers with a part of their gradient in `params`, where {wish} was expected")
+    for row, (found, wanted) in enumerate(zip(np.array(mask).tolist(), right_mask.tolist())):
+        if found != wanted:
+            return small.Misfit(
+                f"the right log-probabilities, and a mask whose row {row} is {show(found)}, where {show(wanted)} was "
+                f"expected: completion {row} has {sum(wanted)} {'token' if sum(wanted) == 1 else 'tokens'}, and the "
+                f"longest has {longest}"
+            )
     return kept, mask
 
 
@@ -868,8 +875,10 @@ def train(config, params, tokenizer, task, seed):
         pushes = advantages(rewards, group_size)
         rows = [row for row, push in enumerate(pushes) if push]  # the others have no gradient
         if rows:
-            chosen = ([each[row] for row in rows] for each in (prompts, completions, pushes))
-            grads, _ = optim.clip_grad_norm(gradient(config, params, *chosen), 1.0)
+            chosen = [[each[row] for row in rows] for each in (prompts, completions, pushes)]
+            share = sum(map(len, chosen[1])) / sum(map(len, completions))  # the loss divides by all tokens
+            grads = {name: share * grad for name, grad in gradient(config, params, *chosen).items()}
+            grads, _ = optim.clip_grad_norm(grads, 1.0)
             adamw.learning_rate = peak * (1 - step / steps)
             params = adamw.apply_gradients(grads, params)
             mx.eval(params, adamw.state)
@@ -878,33 +887,86 @@ def train(config, params, tokenizer, task, seed):
 
 def _train(function, stage):
     if function is train:
-        return training.STEPS_WELL if stage == training.FIRST_STEPS else training.LEARNS
-    if _is_known(inspect.unwrap(function, stop=_is_known)):  # looked up for a message: in silence
-        return training.train_and_judge(function, stage, tell=lambda line: None)
+        return {training.FIRST_STEPS: training.STEPS_WELL, training.OTHER_REWARDS: training.FOLLOWS}.get(
+            stage, training.LEARNS
+        )
     return training.train_and_judge(function, stage)
 
 
-def _is_known(function):
-    return any(function is each.wrong for each in TRAIN.mistakes)
+MISTAKEN = {
+    training.UNCHANGED: "old parameters",
+    training.FALLS: "uphill",
+    training.WRONG_WAY: "uphill",
+    training.PEEKS: "the exam as homework",
+    training.ANSWERS: "answers as homework",
+    training.NOT_REPEATED: "no seed",
+    training.ONE_SEED: "the seed ignored",
+    training.IMITATES: "sums of its own",
+    training.NO_BASELINE: "no baseline",
+    training.TORN: "groups torn apart",
+    training.BRUTE_FORCE: "every number asked about",
+}
+
+
+class Looped(Judged):
+    """An exercise whose mistakes are known by what was seen: running each of them again would take minutes."""
+
+    def _find_mistake(self, results):
+        right = (training.STEPS_WELL, training.FOLLOWS, training.LEARNS)
+        seen = next((got for got in results if got not in right), None)
+        name = "not a generator" if isinstance(seen, training.NoSteps) else MISTAKEN.get(seen)
+        return next((each for each in self.mistakes if each.name == name), None)
 
 
 def _in_one_piece(config, params, tokenizer, task, seed):
     return next(train(config, params, tokenizer, task, seed))
 
 
-TRAIN = Judged(
+def _of_own_sums(config, params, tokenizer, task, seed):
+    for problems, _ in _batches(task, seed):
+        sums = [str(sum(map(int, problem.prompt.strip("=").split("+")))) for problem in problems]
+        params = _imitated(config, params, tokenizer, problems, sums)
+        yield params
+
+
+def _of_all_numbers(config, params, tokenizer, task, seed):
+    for problems, rng in _batches(task, seed, 8):
+        found = [[str(n) for n in range(200) if task.is_correct(problem, str(n))] for problem in problems]
+        pairs = [(problem, rng.choice(right)) for problem, right in zip(problems, found) if 0 < len(right) < 200]
+        if pairs:
+            params = _imitated(config, params, tokenizer, *zip(*pairs))
+        yield params
+
+
+def _batches(task, seed, size=64):
+    rng = np.random.default_rng(seed)
+    while True:
+        yield task.sample(rng, size), rng
+
+
+def _imitated(config, params, tokenizer, problems, texts):
+    prompts = [tokenizer.encode(problem.prompt) for problem in problems]
+    answers = [[*tokenizer.encode(str(text)), *tokenizer.eos_token_ids][:4] for text in texts]
+    grads = gradient(config, params, prompts, answers, [1.0] * len(prompts))
+    return {name: value - 0.05 * grads[name] for name, value in params.items()}
+
+
+TRAIN = Looped(
     "24.5",
     "From 44% to 85%",
     "Write `train(config, params, tokenizer, task, seed)`, a generator that yields the dictionary of parameters after "
     "each step of GRPO. `task.sample(rng, n)` returns n problems with a `prompt`, "
     "`task.is_correct(problem, text)` says whether a text is right, and `task.max_completion_length` is the limit of "
     "tokens; `tokenizer` has `encode`, `decode` and `eos_token_ids`. Train on what `task.sample` returns, and on "
-    "rewards: the held-out problems are for the exam, and no problem shows its `answer` to your loop. Leave the "
-    "`params` that you are given as they are. Equal seeds give equal runs. Optimizer, learning rate, group size and "
-    "number of steps are yours. The check runs your loop for **two minutes** at most, of processor time or on the "
-    "clock, whichever is less. It stops a run that collapses within seconds, so call it early. Every 20 steps the "
-    "policy takes an exam: all 1,003 held-out sums, drawn at temperature 1 and counted by the kit's own evaluation. If "
-    "more than 85% are right, it takes two more, and you pass if the mean of the three is above 85%.",
+    "rewards: 1 if `task.is_correct` says True to a text that the policy wrote, else 0. The held-out problems are for "
+    "the exam, and no problem shows its `answer` to your loop. Leave the `params` that you are given as they are. "
+    "Equal seeds give equal runs. Optimizer, learning rate, group size and number of steps are yours. The check first "
+    "runs a few steps on tasks that ask the same sums and reward something else. Where all answers to a question get "
+    "the same reward, your loop must learn nothing; where texts other than the sums are rewarded, your policy must "
+    "learn to write those. Then it runs your loop for **two minutes** at most, of processor time or on the clock, "
+    "whichever is less. It stops a run that collapses within seconds, so call it early. Every 20 steps the policy "
+    "takes an exam: all 1,003 held-out sums, drawn at temperature 1 and counted by the kit's own evaluation. If more "
+    "than 85% are right, it takes two more, and you pass if the mean of the three is above 85%.",
     minutes=30,
     difficulty=3,
     solution=train,
@@ -916,20 +978,57 @@ TRAIN = Judged(
         "each and a rate of 5e-4 to 1e-3 work; a rate of 1e-2 ruins the policy. So does MLX's default, "
         "`bias_correction=False`: Adam's two averages begin at 0, and uncorrected, the first step is 3 times as long "
         "as the rate (0.1 divided by the root of 0.001).",
-        "Stuck at about 80%? Let the rate fall to 0 over the run. Out of time? Leave out the rows whose advantage is "
-        "0 before you compute the gradient: when the policy is good, that is most of them.",
+        "Stuck at about 80%? Let the rate fall to 0 over the run. Out of time? Rows whose advantage is 0 add nothing "
+        "to the sum in the loss, so leave them out before you compute the gradient: when the policy is good, that is "
+        "most of them. Their tokens still count in the denominator. `gradient` now divides by the tokens of the rows "
+        "that are left, so multiply what it returns by (tokens of those rows) / (tokens of all rows). If no row is "
+        "left, skip the update.",
         "All randomness has to come from `seed`: one `np.random.default_rng(seed)` draws the problems, and a new whole "
         "number per step for `sample`.",
     ),
-    cases=((training.FIRST_STEPS,), (training.TWO_MINUTES,)),
+    cases=((training.FIRST_STEPS,), (training.OTHER_REWARDS,), (training.TWO_MINUTES,)),
     mistakes=(
         Mistake(
             "not a generator",
             _in_one_piece,
             "`train` has to `yield` the parameters after each step, so that the caller can look at them and stop.",
         ),
+        Mistake(
+            "sums of its own",
+            _of_own_sums,
+            "Nothing was rewarded, so there was nothing to learn. A loop that computes the sums from the prompts and "
+            "imitates them, or rewards them, does not need `task.is_correct`: that is supervised learning. Make every "
+            "reward from `task.is_correct(problem, text)`, with a text that the policy wrote. (An entropy bonus or a "
+            "large weight decay also moves parameters without a reward: leave them out here.)",
+        ),
+        Mistake(
+            "every number asked about",
+            _of_all_numbers,
+            "Trying every number until one is right is brute force, and imitating what was found is supervised "
+            "learning. Ask `task.is_correct` about the completions that `sample` drew, and about nothing else.",
+        ),
         *slips(
             train,
+            Slip(
+                "groups torn apart",
+                "- problems = [each for each in task.sample(rng, num_questions) for _ in range(group_size)]",
+                "+ problems = task.sample(rng, num_questions) * group_size",
+                message=(
+                    "So answers to different questions are compared: an answer is pushed up because its question is "
+                    "easy. That learns too, but it is not GRPO. All `group_size` answers to one question must be next "
+                    "to each other, in problems, completions and rewards alike, and `advantages` must get that "
+                    "`group_size`."
+                ),
+            ),
+            Slip(
+                "no baseline",
+                "- pushes = advantages(rewards, group_size)",
+                "+ pushes = rewards",
+                message=(
+                    "In a group of equal rewards every advantage is 0, and such a group has no gradient. Compare each "
+                    "reward with the mean of its group: `advantages(rewards, group_size)`."
+                ),
+            ),
             Slip(
                 "old parameters",
                 "- params = adamw.apply_gradients(grads, params)",
@@ -987,7 +1086,8 @@ TRAIN = Judged(
     ),
     run=_train,
     in_place=True,  # `training` looks at that itself, after some steps
-    explain="Every line of it is yours, apart from the forward pass and AdamW.",
+    explain="Every line of it is yours, apart from the forward pass and AdamW. It learned from rewards alone, and "
+    "compared answers to one question with each other.",
 )
 
 
@@ -1000,10 +1100,14 @@ NO_DIFFERENCE = {
     "after": [0.61, 0.6, 0.66, 0.59, 0.63],
 }
 JUDGED = (
-    'Run both versions with `paired` on at least five seeds and answer with a tuple: your claim (`"better"`, '
-    '`"worse"` or `"no difference"`: the second version against the first), and the report that `paired` returned, '
-    "of accuracies from 0 to 1. A change that only multiplies the gradient by a constant does not count: Adam cancels "
-    "the factor, and all that is left is which steps are clipped."
+    "`paired` takes two functions of a seed that return trained parameters, and takes the exam itself. Run both "
+    'versions with it on at least five seeds and answer with a tuple: your claim (`"better"`, `"worse"` or '
+    '`"no difference"`: the second version against the first), and the report that `paired` returned. The check '
+    "trains both versions once more, the second with a seed of the report and the first with a new seed. So equal "
+    "seeds must give equal runs, and typed numbers do not pass. At least one version must have learned: its mean must "
+    "be more than one point above the exam before training. The report of the example above does not count. Nor does a "
+    "change that only multiplies the gradient by a constant: Adam cancels the factor, and all that is left is which "
+    "steps are clipped."
 )
 
 LOSS = Extension(
@@ -1018,20 +1122,21 @@ LOSS = Extension(
         "The simplest change is the last line of `loss`: the mean over answers of the mean over their tokens. "
         "(Another number to divide the sum by would be nearly a constant factor, which Adam cancels.) Copy `gradient` "
         "under another name and change the copy.",
-        "`paired(lambda seed: accuracy_after(seed), lambda seed: accuracy_after(seed, gradient=mine), range(5))`. Few "
-        "steps on more seeds show more than one long run.",
+        "`report = paired(lambda seed: trained(seed), lambda seed: trained(seed, gradient=mine), range(5))`, then "
+        '`loss_claim = ("better", report)` or another claim. Few steps on more seeds show more than one long run.',
         'Read the interval, not the mean. If it contains 0, the claim is "no difference", which means: none that '
         "these runs could show. The kit's example is the mean of means.",
     ),
     mistakes=mistakes_with(NO_DIFFERENCE),
-    explain="The kit's example is the paper's loss, a mean over answers of the mean over their tokens.",
+    explain="The kit's example is the paper's loss, a mean over answers of the mean over their tokens: `mean_of_means` "
+    "in `mlx_grpo_kit/course/chapters/chapter_24/measured.py`.",
 )
 
 BASELINE = Extension(
     "24.7",
     "Another baseline",
-    "Change what an answer is compared with: nothing at all, the other answers of its group, the mean of the batch, a "
-    f"running mean, without or with the division by the standard deviation. {JUDGED}",
+    "Change what an answer is compared with: nothing at all, the mean of the batch, a running mean, the best other "
+    f"answer of its group, or a rule of your own. {JUDGED}",
     minutes=20,
     difficulty=3,
     solution=("better", MEASURED["baseline"]),
@@ -1040,30 +1145,36 @@ BASELINE = Extension(
         "that of the *other* answers of the group, which gives G / (G - 1) times the reward minus the mean. If that is "
         "your rule of 24.3, Adam cancels the factor, and all differences are 0: compare it with a rule that divides by "
         "the standard deviation.",
-        "`paired(lambda seed: accuracy_after(seed), lambda seed: accuracy_after(seed, advantages=mine), range(5))`.",
+        "`paired(lambda seed: trained(seed), lambda seed: trained(seed, advantages=mine), range(5))`. A running mean "
+        "must begin anew with every seed: make it inside the function of the seed.",
         "A difference after a few steps says nothing about the end of a long run. Say with your claim after how many "
         "steps you measured.",
     ),
     mistakes=mistakes_with(NO_DIFFERENCE),
-    explain="The kit's example has no baseline at all, and 40 steps.",
+    explain="The kit's example has no baseline at all, and 40 steps: `rewards_only` in "
+    "`mlx_grpo_kit/course/chapters/chapter_24/measured.py`.",
 )
 
 TASK = Extension(
     "24.8",
     "Another task",
     "Change what is rewarded or asked: credit for each right digit, smaller sums first, a task of your own. Both "
-    f"versions take the same exam, which is yours to choose. {JUDGED}",
+    "versions take the same exam, which is yours to choose: `paired(..., on=my_task, problems=256)`, or addition if "
+    f"you leave that out. {JUDGED}",
     minutes=20,
     difficulty=3,
     solution=("worse", MEASURED["task"]),
     hints=(
-        "A reward is a function of a problem and a text. A task has `sample`, `held_out`, `is_correct` and "
-        "`max_completion_length`; `Addition(max_operand=9)` is one too, and chapter 14 has more.",
-        "The exam must be the same for both: `held_out_accuracy(params)`, or `held_out_accuracy(params, 256, "
-        "on=my_task)`. The training reward of two tasks cannot be compared.",
+        "A reward is a function of a problem and a text: `trained(seed, reward=mine)`. A task has `sample`, "
+        "`held_out`, `is_correct` and `max_completion_length`; `Addition(max_operand=9)` is one too, and chapter 14 "
+        "has more. For another task write a loop of your own, such as your `train` with fewer steps.",
+        "The exam must be the same for both, so `paired` takes one: `on=my_task` for another task than addition, with "
+        "`problems=256` if it has fewer than 1,003 held-out problems. The training reward of two tasks cannot be "
+        "compared.",
         "If your task is new to the shipped model, make sure first that it is sometimes right. A group without a "
         "right answer teaches nothing.",
     ),
     mistakes=mistakes_with(NO_DIFFERENCE),
-    explain="The kit's example gives credit for each right digit.",
+    explain="The kit's example gives credit for each right digit: `digits` in "
+    "`mlx_grpo_kit/course/chapters/chapter_24/measured.py`.",
 )

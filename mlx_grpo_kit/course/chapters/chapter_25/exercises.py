@@ -19,7 +19,7 @@ def write_call(name, arguments):
 
 
 def _parts_of_call(function, *arguments):
-    """What is before, in and after the JSON of a call; two texts of the same JSON count as equal."""
+    """The text before, inside and after the JSON of a call; two texts of the same JSON count as equal."""
     text = function(*arguments)
     if not isinstance(text, str):
         return text
@@ -81,7 +81,7 @@ WRITE_CALL = Exercise(
             "arguments as a text",
             '- call = {"name": name, "arguments": arguments}',
             '+ call = {"name": name, "arguments": json.dumps(arguments)}',
-            message="Here the arguments are a text inside the JSON. They are an object: pass the dict as it is.",
+            message="Here the arguments are a text inside the JSON. They have to be an object: pass the dict as it is.",
             hint=2,
         ),
         Slip(
@@ -151,7 +151,7 @@ READ_CALLS = Exercise(
         "`json.loads(inside)` raises ValueError for a text that is not JSON, and RecursionError for 100,000 brackets. "
         "Catch both.",
         'JSON may be a list or a number, `"name"` may be missing or a number, `"arguments"` may be a text. '
-        "`isinstance` answers all of these.",
+        "`isinstance` detects all of these.",
     ),
     cases=(
         (_block('{"name": "calculate", "arguments": {"expression": "1+2"}}'),),
@@ -205,7 +205,7 @@ READ_CALLS = Exercise(
                 hint=2,
             ),
             Slip(
-                "not closed counts",
+                "an open call counts",
                 "- if closed:",
                 "+ if True:",
                 message="A `<tool_call>` without its `</tool_call>` is not a call: it may have been cut off.",
@@ -281,7 +281,7 @@ def _nothing():
 
 
 def _quote(text):
-    """The text between two signs."""
+    """The text in square brackets."""
     return f"[{text}]"
 
 
@@ -474,7 +474,7 @@ CONVERSE = Exercise(
     difficulty=2,
     solution=converse,
     hints=(
-        "A `for turn in range(most_turns)` around: write, append, read the calls, break or answer them.",
+        "A loop, `for turn in range(most_turns)`: write, append, read the calls, break or answer them.",
         "Append the model's own turn before you answer it: at its next turn the model has to see what it asked.",
         "`if not calls or turn == most_turns - 1: break` comes after the turn was added and before the calls are made.",
     ),
@@ -513,7 +513,7 @@ CONVERSE = Exercise(
             hint=3,
         ),
         Slip(
-            "goes on without calls",
+            "continues without calls",
             "- if not calls or turn == most_turns - 1:",
             "+ if turn == most_turns - 1:",
             message="A turn without calls is the answer. Stop there.",
@@ -670,14 +670,14 @@ JOIN = Exercise(
     "has the token ids of each result between them: `results[0]` comes after `turns[0]`, and so on; there may be as "
     "many results as turns, or one fewer. Return `(ids, mask)`, two lists of the same length: all tokens in order, "
     "and 1 for each token that the policy drew, 0 for the others. A completion has at most `limit` tokens. A result "
-    "that would pass the limit is left out as a whole, and the completion ends there; a turn that passes the limit is "
-    "cut.",
+    "that would exceed the limit is left out as a whole, and the completion ends there; a turn that exceeds the limit "
+    "is cut.",
     minutes=10,
     difficulty=2,
     solution=join,
     hints=(
         "Walk through the turns with `enumerate`. After each turn comes its result, if there is one.",
-        "`turn[: limit - len(ids)]` is what still fits of a turn.",
+        "`turn[: limit - len(ids)]` is the part of a turn that still fits.",
         "`if len(ids) + len(results[number]) > limit: break` before the result is added.",
     ),
     cases=(
@@ -724,14 +724,14 @@ JOIN = Exercise(
             "no limit for turns",
             "- turn = turn[: limit - len(ids)]",
             "+ turn = turn[:]",
-            message="A turn may pass the limit too. Cut it.",
+            message="A turn may exceed the limit too. Cut it.",
             hint=2,
         ),
         Slip(
             "no limit for results",
             "- if len(ids) + len(results[number]) > limit:",
             "+ if False:",
-            message="A result that would pass the limit got in.",
+            message="A result that would exceed the limit got in.",
             hint=3,
         ),
         Slip(
@@ -742,10 +742,10 @@ JOIN = Exercise(
             hint=3,
         ),
         Slip(
-            "goes on after the end",
+            "continues after the end",
             "- break",
             "+ continue",
-            message="After a result that was left out the completion ends: without it the next turn was never drawn.",
+            message="If a result is left out, the completion ends: without that result the next turn was never drawn.",
             hint=3,
         ),
     ),
@@ -852,7 +852,7 @@ MASKED_LOSS = Exercise(
 
 
 def credit(mask, turn_rewards, gamma):
-    """For each token what its turn and the later ones earned."""
+    """The discounted sum of the rewards from each token's turn on."""
     values, turn = [], -1
     for place, drawn_by_policy in enumerate(mask):
         if drawn_by_policy and (place == 0 or not mask[place - 1]):
@@ -974,7 +974,7 @@ class Lock:
 
 
 class _Play:
-    """Plays of a lock: a list of (number of the lock, what is done to it)."""
+    """Games with locks: a list of (number of the lock, method, code)."""
 
     def __init__(self, *acts):
         self.acts = acts
@@ -1019,7 +1019,7 @@ LOCK = Exercise(
     "An environment",
     "Write a class `Lock`. `reset(self, code, **row)` locks it with `code`, a text of digits; it may be called again "
     'for the next game. `try_code(self, code: str) -> str` is the tool: it returns `"2 right"` if two digits are '
-    "right and at the right place, and so on; the lock is open once all are. A code of another length, or with "
+    "right and in the right place, and so on; the lock is open once all are. A code of another length, or with "
     "anything but digits, raises ValueError and does not count as a try. `get_reward(self)` returns 0 for a lock that "
     "is not open. For an open lock it returns 1 if there was one try, and a tenth less for each further try, but not "
     "less than 0.",
@@ -1048,7 +1048,7 @@ LOCK = Exercise(
     mistakes=slips(
         Lock,
         Slip(
-            "tries go on",
+            "tries of the last game",
             "- self.code, self.tries, self.is_open = code, 0, False",
             '+ self.code, self.tries, self.is_open = code, getattr(self, "tries", 0), False',
             message="The tries of the last game still count: `reset` has to start from nothing.",
@@ -1095,7 +1095,7 @@ LOCK = Exercise(
             "below zero",
             "- return max(1 - (self.tries - 1) / 10, 0.0) if self.is_open else 0.0",
             "+ return 1 - (self.tries - 1) / 10 if self.is_open else 0.0",
-            message="After many tries the reward is below 0. It ends at 0.",
+            message="After many tries the reward is below 0. It should stop at 0.",
             hint=4,
         ),
         Slip(
@@ -1109,7 +1109,7 @@ LOCK = Exercise(
             "any place",
             "- right = sum(a == b for a, b in zip(code, self.code))",
             "+ right = sum(digit in self.code for digit in code)",
-            message="A right digit at the wrong place counts here. Compare place by place.",
+            message="A right digit in the wrong place counts here. Compare place by place.",
             hint=2,
         ),
     ),
@@ -1143,7 +1143,12 @@ FEWEST = Exercise(
     ),
     cases=tuple((n,) for n in (1, 2, 3, 4, 5, 7, 8, 15, 16, 31, 100)),
     mistakes=(
-        Mistake("the logarithm", lambda n: math.log2(n), "log2(n) is not a whole game: the right guess counts too.", 2),
+        Mistake(
+            "the logarithm",
+            lambda n: math.log2(n),
+            "log2(n) counts only halvings. The right guess counts too: for n = 1 the mean is 1.",
+            2,
+        ),
         Mistake(
             "the longest game",
             lambda n: float(math.ceil(math.log2(n + 1))),
@@ -1252,7 +1257,7 @@ FAIR_REWARD = Exercise(
             "below zero",
             "- return max(1.0 - 0.1 * max(calls - 1, 0), 0.0)",
             "+ return 1.0 - 0.1 * max(calls - 1, 0)",
-            message="With many calls the reward is below 0. It ends at 0.",
+            message="With many calls the reward is below 0. It should stop at 0.",
             hint=2,
         ),
         Slip(

@@ -103,7 +103,7 @@ class Drawing:
         soft: bool = False,
         turned: bool = False,
     ) -> None:
-        """Words with their baseline at y. `turned` writes downwards."""
+        """Words with their baseline at y. With `turned` they run downwards."""
         length = len(text) * size * CHARACTER / 12 * (1.12 if bold else 1)
         right = x + {"start": length, "middle": length / 2, "end": 0}[anchor]
         self._grow(x if turned else right, y)

@@ -17,7 +17,7 @@ STYLES = (("--", COLORS[1]), ("-", COLORS[0]), ("-.", COLORS[3]))
 def draw_mismatch(
     x: Sequence[float], targets: Sequence[float], runs: Mapping[str, tuple[Sequence[float], Any, Any]]
 ) -> tuple[Figure, str]:
-    """(figure, words): the loss of each run, the line each found, and the differences of the first run as an image.
+    """(figure, words): losses of the runs, the line that each run found, and the first run's differences as an image.
 
     Args:
         x, targets: [N]
@@ -62,5 +62,5 @@ def draw_mismatch(
         axis.legend(fontsize=8.5, frameon=False, labelcolor=INK)
     return figure, (
         f"{' '.join(words)} An image of the {differences.shape[0]} by {differences.shape[1]} differences "
-        "of the first run: all rows look alike, and only the diagonal was meant."
+        "of the first run: all rows look alike, and only the diagonal was wanted."
     )

@@ -16,8 +16,8 @@ def draw_matmul(a: Any, b: Any, grad: Any, row: int, column: int) -> CellPicture
         a: an array [n, k].
         b: an array [k, m].
         grad: an array [n, m].
-        row: of the number of a that is followed, from 0.
-        column: of the same number.
+        row: the row of the followed number of a, counted from 0.
+        column: its column.
     """
     c, gradient = a @ b, grad @ b.T
     followed = f"a[{row}, {column}]"
@@ -33,9 +33,7 @@ def draw_matmul(a: Any, b: Any, grad: Any, row: int, column: int) -> CellPicture
 
     def is_use(place):
         used = place[0] == row
-        return Look(
-            "s" if used else "r", tip=f"{followed} {TIMES} b[{column}, {place[1]}] is part of it" if used else ""
-        )
+        return Look("s" if used else "r", tip=f"contains {followed} {TIMES} b[{column}, {place[1]}]" if used else "")
 
     drawing = Drawing()
     draw_row(
@@ -58,8 +56,8 @@ def draw_matmul(a: Any, b: Any, grad: Any, row: int, column: int) -> CellPicture
     )
     terms = [f"{short(float(g))} {TIMES} {short(float(other))}" for g, other in zip(grad[row], b[column], strict=True)]
     words = [
-        f"{followed} = {short(float(a[row, column]))} is used in every number of row {row} of c: c[{row}, j] has "
-        f"{followed} {TIMES} b[{column}, j] in it.",
+        f"{followed} = {short(float(a[row, column]))} is used in every number of row {row} of c: c[{row}, j] contains "
+        f"{followed} {TIMES} b[{column}, j].",
         f"So its gradient is the sum over j of grad[{row}, j] {TIMES} b[{column}, j]: {' + '.join(terms)} = "
         f"{short(float(gradient[row, column]))}.",
     ]

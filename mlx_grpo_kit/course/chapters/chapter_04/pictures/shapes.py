@@ -23,10 +23,10 @@ from mlx_grpo_kit.course.chapters.chapter_04.pictures.cells import (
 from mlx_grpo_kit.viz.graphs.nodes import MINUS, TIMES, short
 from mlx_grpo_kit.viz.panel import Panel
 
-MOST_AXES = 6  # that the picture has room for
-MOST_TERMS = 8  # of a sum that is written out
+# The picture has room for this many axes, and the words for this many terms of a sum.
+MOST_AXES, MOST_TERMS = 6, 8
 NAMES_WIDTH, AXIS_WIDTH, ROW_HEIGHT = 150.0, 84.0, 32.0
-BETWEEN = 34.0  # two grids, for the sign
+BETWEEN = 34.0  # the gap between two grids, for the sign
 SIGNS = {"+": "+", "-": MINUS, "*": TIMES}
 
 EXAMPLES = (
@@ -78,18 +78,18 @@ def parse_shape(text: str) -> Shape:
         raise ValueError("is empty. Type a shape, such as (4, 1); a single number has the shape ().")
     for part in parts:
         if not part:
-            raise ValueError("lacks a length between two signs. A shape looks like (4, 1), or 4 1.")
+            raise ValueError("lacks a length between two separators. A shape looks like (4, 1), or 4 1.")
         if not re.fullmatch(r"\d{1,9}", part, flags=re.ASCII):
             is_number = re.fullmatch(r"[-+]?\d*\.?\d+", part, flags=re.ASCII)
-            why = "a length is a whole number, 0 or more and not too large" if is_number else "that is not a number"
-            raise ValueError(f"has {part!r} in it: {why}. A shape looks like (4, 1), or 4 1.")
+            why = "a length: a whole number, 0 or more and not too large" if is_number else "a number"
+            raise ValueError(f"is not a shape: {part!r} is not {why}. A shape looks like (4, 1), or 4 1.")
     if len(parts) > MOST_AXES:
         raise ValueError(f"has {len(parts)} axes; the picture has room for {MOST_AXES}.")
     return tuple(map(int, parts))
 
 
 def summed_axes(shape: Sequence[int], result: Sequence[int]) -> tuple[list[int], list[int]]:
-    """(new axes, stretched axes) of `result`, for an input of `shape`: those its gradient is summed over."""
+    """The axes over which the gradient of an input of `shape` is summed: (new axes, stretched axes) of `result`."""
     new = len(result) - len(shape)
     return list(range(new)), [axis for axis in range(new, len(result)) if shape[axis - new] == 1 != result[axis]]
 
@@ -299,9 +299,10 @@ def _sum_code(shape: Shape, result: Shape) -> str:
 
 
 def _numbers(a: Any, b: Any, shapes: Sequence[Shape]) -> list[dict[Index, float]]:
-    """The numbers of both inputs by index; nothing for shapes that are too large to be drawn.
+    """The numbers of both inputs by index; empty for shapes that are too large to be drawn.
 
-    Made up where there is only a shape: a has 1, 2, 3 and b has 10, 20, 30, so that a sum tells what it was made of.
+    If only a shape is given, the numbers are made up: 1, 2, 3 for a and 10, 20, 30 for b, so that each sum shows its
+    terms.
     """
     if not can_be_drawn(*[shape for shape in shapes if shape]):
         return [{}, {}]

@@ -23,13 +23,13 @@ class EdgeRow:
     """One edge, measured.
 
     Attributes:
-        family, operation: the group of rows, and the operation as it is written
+        family, operation: the group of rows, and the code of the operation
         point: its inputs, each a number or several
-        value, gradients: what came out, and for each input its gradient
-        torch_value, torch_gradients: the same from torch
+        value, gradients: the result, and the gradient of each input
+        torch_value, torch_gradients: the result and gradients of torch
         why: a short clause
-        is_choice: whether mathematics allows several gradients, so that somebody had to choose
-        elsewhere: the gradients of frameworks that differ: {"JAX": (0.5,)}
+        is_choice: True if mathematics allows several gradients, so that the framework had to choose one
+        elsewhere: the gradients of frameworks that differ from torch, such as {"JAX": (0.5,)}
     """
 
     family: str
@@ -57,7 +57,7 @@ class EdgeRow:
 
     @property
     def kind(self) -> str:
-        """ "nan", "infinite", "a choice", or "exact": the gradient, in a word."""
+        """The kind of gradient: "nan", "infinite", "a choice" or "exact"."""
         numbers = _flat(self.gradients)
         if any(number != number for number in numbers):
             return "nan"
@@ -67,7 +67,7 @@ class EdgeRow:
 
 
 class EdgeTable:
-    """HTML in a notebook, and the same in words: a Picture for a Panel."""
+    """A table as HTML, and the same table in words: a Picture for a Panel."""
 
     def __init__(self, html: str, alt: str):
         self.html, self.alt = html, alt
@@ -113,7 +113,7 @@ def edge_table(rows: Iterable[EdgeRow], family: str = "") -> EdgeTable:
 
 
 def number_text(number: Number) -> str:
-    """Four digits, "nan", an infinity sign, or "(1, 0)" for several."""
+    """A number with four digits, "nan", or an infinity sign; "(1, 0)" for several numbers."""
     if isinstance(number, Sequence):
         return f"({', '.join(map(number_text, number))})"
     if number != number:
@@ -124,7 +124,7 @@ def number_text(number: Number) -> str:
 
 
 def _numbers_text(numbers: Sequence[Number]) -> str:
-    """One for each input: "12, nan"."""
+    """Numbers separated by commas: "12, nan"."""
     return ", ".join(map(number_text, numbers))
 
 

@@ -21,9 +21,9 @@ def draw_gallery(curves: Mapping[str, Curve], *, steepest: float = 4.0, same_sca
     """(figure, words): for each name a column with the function above and its slope below.
 
     Args:
-        curves: name -> (x, y, slope), three sequences of the same length, x rising
+        curves: name -> (x, y, slope), three sequences of the same length, with x rising
         steepest: slopes beyond +-`steepest` are cut off
-        same_scale: all slopes on one scale, to be compared
+        same_scale: draw all slopes on one scale, so that you can compare them
 
     The line breaks where the slope jumps, and a single value between two jumps is drawn as a dot.
     """
@@ -57,7 +57,7 @@ def draw_gallery(curves: Mapping[str, Curve], *, steepest: float = 4.0, same_sca
 
 
 def _room(slope: np.ndarray, steepest: float) -> tuple[float, float]:
-    """Limits that hold 0 and every slope that is not too steep."""
+    """Axis limits that contain 0 and every slope that is not too steep."""
     shown = slope[np.abs(slope) <= steepest]
     low, high = float(shown.min(initial=0.0)), float(shown.max(initial=0.0))
     room = 0.08 * max(high - low, 0.1)

@@ -10,7 +10,7 @@ import numpy as np
 from mlx_grpo_kit.viz.chart import Chart
 from mlx_grpo_kit.viz.style import BLUE, COLORS
 
-Function = Callable[[Any], Any]  # a number or an array in, the same kind out; made of NumPy's functions
+Function = Callable[[Any], Any]  # maps a number or an array to the same kind, with NumPy's functions
 METHODS = ("one side", "both sides", "complex step")
 STEPS = 10.0 ** np.arange(0, -14.01, -0.125)
 FLOOR = 1e-18  # a logarithmic axis cannot show an error of 0
@@ -18,7 +18,7 @@ LEFT = 566  # pixels: where the digits begin
 
 
 def measured_slope(f: Function, x: float, h: float, method: str = "both sides", dtype: Any = "float64") -> float:
-    """The slope of f at x by a step h, computed in float64 or float32 throughout. ValueError for an unknown method."""
+    """The slope of f at x by a step h, all in float64 or all in float32. Raises ValueError for an unknown method."""
     real = np.dtype(dtype).type
     x, h = real(x), real(h)
     with np.errstate(all="ignore"):
@@ -38,9 +38,9 @@ def slope_errors(f: Function, df: Function, x: float, method: str, dtype: Any = 
 
 
 def best_step(errors: np.ndarray) -> tuple[float, float]:
-    """(step, error) where the error of `slope_errors` is smallest, of several steps near each other.
+    """The (step, error) with the smallest error in the result of `slope_errors`.
 
-    A single error may be 0 by luck, so each counts as the largest of the five around it.
+    A single error may be 0 by luck, so each error is replaced by the largest of the five around it.
     """
     around = np.lib.stride_tricks.sliding_window_view(np.pad(errors, 2, mode="edge"), 5).max(axis=1)
     position = int(around.argmin())
@@ -82,7 +82,7 @@ def _shape(step: float, least: float, method: str) -> str:
     if method == "complex step":
         return best + "a line that falls with the step and stays at the bottom."
     return best + (
-        "a line that rises as the step gets shorter: nothing bends, so only rounding counts."
+        "a line that rises as the step gets shorter: the function does not bend, so only rounding counts."
         if step > 0.1
         else "a V: rounding on its left arm, curvature on its right."
     )
@@ -124,7 +124,7 @@ def _draw_curves(
 
 
 def _draw_digits(chart: Chart, f: Function, df: Function, x: float, h: float, dtype: str, method: str) -> int:
-    """The numbers that the step makes, digit under digit. Returns the number of true digits of the slope."""
+    """Write what the step computes as aligned numbers. Returns the number of true digits of the slope."""
     places = 16 if dtype == "float64" else 8
     real = np.dtype(dtype).type
     true, slope = float(df(float(x))), measured_slope(f, x, h, method, dtype)
@@ -165,5 +165,5 @@ def _draw_digits(chart: Chart, f: Function, df: Function, x: float, h: float, dt
 
 
 def _agreement(one: str, other: str) -> int:
-    """The number of characters at the beginning that are the same."""
+    """The number of equal characters at the beginning."""
     return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

@@ -166,7 +166,7 @@ def _count(
 
 
 def draw_patients(patients: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[Figure, str]:
-    """(figure, words): for each patient, a pair (analytic, numeric) of arrays, the two and their difference.
+    """(figure, words): the two gradients (analytic, numeric) of each patient, and their difference.
 
     Each difference has its own scale, which is shown below it.
     """

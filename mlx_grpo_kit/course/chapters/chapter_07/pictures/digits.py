@@ -217,7 +217,7 @@ def draw_confusion(
         f"{i} for {j} ({count} times)" if count > 1 else f"{i} for {j}"
         for count, i, j in sorted(wrong, key=lambda each: -each[0])[:8]
     )
-    words = f"Of {counts.sum()} images {np.trace(counts)} are on the diagonal: they are read correctly. " + (
+    words = f"{np.trace(counts)} of {counts.sum()} images are on the diagonal: the network read them correctly. " + (
         f"Mistaken: {listed}." if wrong else "None is wrong."
     )
     return figure, f"{title}. {words}" if title else words

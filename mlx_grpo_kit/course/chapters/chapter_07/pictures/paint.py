@@ -102,7 +102,7 @@ class PaintBox(PictureWidget):
         self._redraw(soon)
 
     def _redraw(self, soon: bool) -> None:
-        """Draw now, or `soon`: a stroke is many clicks in a row, and only the last one is drawn."""
+        """Draw now, or with `soon` after a short rest, so that a stroke of many clicks is drawn once."""
         if self._drawing is not None:
             self._drawing.cancel()
             self._drawing = None

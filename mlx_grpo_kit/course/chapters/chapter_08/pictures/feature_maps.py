@@ -132,7 +132,7 @@ def draw_feature_maps(
     lowest = min([0.7, *(value for _, value in accuracies)])
     share.set(xlim=(0, last), ylim=(10 * math.floor(10 * lowest), 101), xlabel="step")
     share.text(last * 0.99, 96, "97%", size=8.5, color=SOFT, ha="right", va="top")
-    _caption(share, "right, of the held-out images (%)", f"{accuracies[-1][1]:.1%}" if accuracies else "")
+    _caption(share, "held-out images read correctly (%)", f"{accuracies[-1][1]:.1%}" if accuracies else "")
     silent = int((maps.reshape(len(maps), -1).max(axis=1) < 0.02 * strongest).sum())
     words = [
         f"{title}." if title else "",
@@ -141,7 +141,7 @@ def draw_feature_maps(
     if losses:
         words.append(f"The loss went from {losses[0]:.2f} to {losses[-1]:.2f} in {len(losses)} steps.")
     if accuracies:
-        words.append(f"Of the held-out images {accuracies[-1][1]:.1%} are right.")
+        words.append(f"{accuracies[-1][1]:.1%} of the held-out images are read correctly.")
     return figure, " ".join(word for word in words if word)
 
 

@@ -46,8 +46,8 @@ def draw_norms(x: Sequence[float], eps: float) -> tuple[Chart, str]:
             plane.text(index, number, _signed(number), dy=-5 if above else 15, anchor="middle", size=13)
     listed = {name: ", ".join(map(_signed, numbers)) for name, numbers in results.items()}
     return chart, (
-        f"x is {listed['x']}; its root mean square is {three_digits(size)}. RMSNorm makes {listed['RMSNorm']} of it, "
-        f"layer norm {listed['layer norm']}."
+        f"x is {listed['x']}; its root mean square is {three_digits(size)}. RMSNorm turns it into "
+        f"{listed['RMSNorm']}, and layer norm into {listed['layer norm']}."
     )
 
 

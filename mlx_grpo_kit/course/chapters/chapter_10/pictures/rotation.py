@@ -10,7 +10,7 @@ from mlx_grpo_kit.viz.sheet import Sheet, shades
 from mlx_grpo_kit.viz.style import COLORS, NEGATIVE, POSITIVE, ZERO, three_digits
 
 QUERY, KEY = COLORS[0], COLORS[1]
-MOST_PAIRS = 32  # lines of the table of wavelengths
+MOST_PAIRS = 32  # rows of the picture of wavelengths
 
 
 def speeds_of(head_dim: int, theta: float) -> list[float]:
@@ -48,7 +48,7 @@ def draw_rotation(
         *(50, 40, 310, 310),
         x=(-longest, longest),
         y=(-longest, longest),
-        title=f"pair {pair}, turned (dashed: before)",
+        title=f"pair {pair}, rotated (dashed: before)",
         grid=False,
     )
     circle.across(0)
@@ -66,7 +66,7 @@ def draw_rotation(
 
     sums = products.sum(axis=1)
     for top, curve, value, title in (
-        (40, products[:, pair], now[pair], f"pair {pair}: once round in {_short(round_in)} positions"),
+        (40, products[:, pair], now[pair], f"pair {pair}: a full turn every {_short(round_in)} positions"),
         (236, sums, now.sum(), f"all {half} pairs added up"),
     ):
         room = 1.15 * max(float(np.abs(curve).max()), abs(float(value)), 1e-9)
@@ -80,7 +80,7 @@ def draw_rotation(
         )
         plane.across(0)
         plane.upright(distance, style=":")
-        if top == 40:  # the product is defined between the whole numbers too, and fast pairs need that to look round
+        if top == 40:  # the product is defined between the whole numbers too, and fast pairs need that to look smooth
             fine = np.linspace(-far, far, 12 * far + 1)
             smooth = np.real(queries[pair] * np.conj(keys[pair]) * np.exp(1j * fine * speeds[pair]))
             plane.line(fine, smooth, "soft", width=1.2)
@@ -91,9 +91,9 @@ def draw_rotation(
     apart = f"{distance}".replace("-", "\N{MINUS SIGN}")
     return chart, (
         f"Pair {pair} of a query at position {query_position} and a key at position {key_position}, {apart} apart: "
-        f"turned by {_signed(query_position * speeds[pair])} and {_signed(key_position * speeds[pair])} radians. "
-        f"Their product is {_signed(now[pair])}; all {half} pairs give {_signed(now.sum())}. Pair {pair} goes round "
-        f"once in {_short(round_in)} positions."
+        f"rotated by {_signed(query_position * speeds[pair])} and {_signed(key_position * speeds[pair])} radians. "
+        f"Their product is {_signed(now[pair])}; all {half} pairs give {_signed(now.sum())}. Pair {pair} makes "
+        f"a full turn every {_short(round_in)} positions."
     )
 
 
@@ -117,7 +117,7 @@ def draw_wavelengths(head_dim: int, theta: float, *, positions: int = 64) -> tup
             below=f"theta {theta:,.0f}, head_dim {head_dim}. Blue 1, white 0, orange \N{MINUS SIGN}1",
         )
     )
-    chart.text(80 + 780 + 12, 43, "once round in", size=13)
+    chart.text(80 + 780 + 12, 43, "positions per turn", size=13)
     for row, pair in enumerate(pairs):
         middle = 52 + cell * (row + 0.5) + 4
         chart.text(74, middle, f"pair {pair}", size=11, anchor="end", color="soft")
@@ -125,7 +125,7 @@ def draw_wavelengths(head_dim: int, theta: float, *, positions: int = 64) -> tup
     first, last = (_short(2 * math.pi / speed) for speed in (speeds[0], speeds[-1]))
     return chart, (
         f"The cosine of every pair's angle at positions 0 to {positions - 1}, for theta {theta:,.0f} and head_dim "
-        f"{head_dim}. Pair 0 goes round once in {first} positions, pair {len(speeds) - 1} once in {last}."
+        f"{head_dim}. Pair 0 makes a full turn every {first} positions, pair {len(speeds) - 1} every {last}."
     )
 
 

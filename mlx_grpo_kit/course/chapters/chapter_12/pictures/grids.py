@@ -77,7 +77,7 @@ def draw_differences(differences: Mapping[str, Any], tokens: Sequence[str], *, t
     else:
         right = [place for place in range(len(tokens)) if place not in off[first]]
         words = f"The first difference is in {first}, " + (
-            f"at all tokens but number {', '.join(map(str, right))}." if right else "at all tokens."
+            f"at all tokens except number {', '.join(map(str, right))}." if right else "at all tokens."
         )
         last = list(off)[-1]
         words += f" {last}: {'different' if off[last] else 'no difference beyond rounding'}."

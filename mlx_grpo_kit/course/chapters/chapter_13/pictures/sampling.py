@@ -9,7 +9,7 @@ from typing import Any
 from mlx_grpo_kit.viz.chart import Chart
 from mlx_grpo_kit.viz.style import BLUE, COLORS, ORANGE, POSITIVE, percent
 
-GRAY = COLORS[5]  # a probability of the policy, not drawn from
+GRAY = COLORS[5]  # for probabilities of the policy, before temperature and filters
 ROW = 27  # pixels of a token's row
 
 
@@ -51,7 +51,7 @@ def draw_sampling(
         rows: the number of likeliest tokens to show
     """
     removed_by = [""] * len(names)
-    for each in reversed(stages):  # the first filter that removed it counts
+    for each in reversed(stages):  # the first filter that removed a token counts
         removed_by = [each if stages[each][t] == -math.inf else before for t, before in enumerate(removed_by)]
     order = sorted(range(len(names)), key=lambda token: -float(policy[token]))
     shown, rest = order[:rows], order[rows:]
@@ -61,7 +61,7 @@ def draw_sampling(
     chart.bar(470, 12, 16, 12, GRAY)
     chart.text(492, 23, "the policy", size=12.5)
     chart.bar(590, 12, 16, 12, POSITIVE)
-    chart.text(612, 23, "what is drawn from", size=12.5)
+    chart.text(612, 23, "drawn from", size=12.5)
     chart.text(930, 23, "the policy", size=12.5, anchor="end", color="soft")
     for row, token in enumerate(shown):
         y, before, after = 40 + ROW * row, float(policy[token]), float(final[token])
@@ -76,12 +76,12 @@ def draw_sampling(
     if rest:
         share, left = (sum(float(each[token]) for token in rest) for each in (policy, final))
         chart.text(
-            *(14, y + 20, f"{len(rest)} more tokens: {percent(share)} of the policy, {percent(left)} of what is drawn"),
+            *(14, y + 20, f"{len(rest)} more tokens: {percent(share)} of the policy, {percent(left)} of the draws"),
             size=12.5,
             color="soft",
         )
     chart.text(14, y + 42, f"{len(kept)} of {len(names)} tokens kept: {_some(names, kept)}", size=13.5, bold=True)
-    out = "".join(f" {each} took out {removed_by.count(each)}." for each in stages if each in removed_by)
+    out = "".join(f" {each} removed {removed_by.count(each)}." for each in stages if each in removed_by)
     drawn = ", ".join(f"{names[token]} {percent(float(final[token]))}" for token in kept[:6])
     words = f"{title}: {len(kept)} of {len(names)} tokens kept: {_some(names, kept)}.{out} Drawn: {drawn}."
     return chart, words
@@ -111,11 +111,11 @@ def draw_accuracy(
         plane.dots(temperatures, [100 * share for share in shares], color, marker=marker, size=7, label=name, cut=False)
     plane.legend("upper right")
     best = max(range(len(temperatures)), key=lambda place: exact[place])
+    far = 100 * max(abs(a - b) for each in sampled.values() for a, b in zip(each, exact, strict=True))
     words = (
-        f"{title}: {percent(exact[0])} at temperature {temperatures[0]:g}, most, {percent(exact[best])}, at "
-        f"{temperatures[best]:g}, {percent(exact[-1])} at {temperatures[-1]:g}. Drawn with {len(sampled)} seeds, off "
-        f"by up to {100 * max(abs(a - b) for each in sampled.values() for a, b in zip(each, exact, strict=True)):.0f} "
-        "points."
+        f"{title}: {percent(exact[0])} at temperature {temperatures[0]:g}, at most {percent(exact[best])} (at "
+        f"{temperatures[best]:g}), and {percent(exact[-1])} at {temperatures[-1]:g}. Draws with {len(sampled)} "
+        f"seed{'s' * (len(sampled) > 1)} are off by up to {far:.0f} points."
     )
     return chart, words
 

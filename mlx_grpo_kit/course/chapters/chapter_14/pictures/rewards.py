@@ -64,7 +64,7 @@ def draw_rewards(
 
 
 def summarize(rewards: Sequence[float | None], right: Sequence[bool], num_generations: int) -> str:
-    """The mean reward, the number of groups that teach nothing, and of groups that pay a wrong answer in full."""
+    """The mean reward, and the numbers of groups with equal rewards and of groups that pay a wrong answer best."""
     scored = [float(reward) for reward in rewards if reward is not None]
     mean = f"mean {sum(scored) / len(scored):.2f}" if scored else "nothing is scored"
     starts = range(0, len(rewards), num_generations)
@@ -77,8 +77,8 @@ def summarize(rewards: Sequence[float | None], right: Sequence[bool], num_genera
         upside_down += bool(good and bad) and max(bad) >= max(good)
     where = f"in {upside_down} group{'s' * (upside_down > 1)} a" if upside_down else "no"
     return (
-        f"{mean}; {tied} of {len(starts)} groups all equal: nothing to learn there; {where} wrong answer is paid as "
-        "much as the best right one of its group."
+        f"{mean}; {tied} of {len(starts)} groups have equal rewards and teach nothing; {where} wrong answer is paid as "
+        "much as the best right answer of its group."
     )
 
 

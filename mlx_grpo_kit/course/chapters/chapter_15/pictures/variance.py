@@ -51,9 +51,9 @@ def draw_parabola(
     at = {baseline: variance for baseline, variance in zip(baselines, exact, strict=True)}
     least = min(at, key=at.get)
     words = (
-        f"{title}: a parabola, {_short(exact[0])} at {number(baselines[0])}, smallest, {_short(at[least])}, near "
-        f"{number(least)}, and {_short(exact[-1])} at {number(baselines[-1])}. The mean reward is {number(mean)}, the "
-        f"best baseline {number(best)}."
+        f"{title}: a parabola with the value {_short(exact[0])} at {number(baselines[0])}, the smallest value "
+        f"{_short(at[least])} near {number(least)}, and {_short(exact[-1])} at {number(baselines[-1])}. The mean "
+        f"reward is {number(mean)}, the best baseline {number(best)}."
     )
     return chart, words
 

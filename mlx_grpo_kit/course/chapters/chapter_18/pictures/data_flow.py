@@ -1,7 +1,7 @@
 """A step of GRPO as boxes and arrows, each with its name in the code, its shape, and the numbers of one completion.
 
-On the left stands what a completion has once, on the right what each of its tokens has, and below what the whole model
-has.
+The left column shows the values of the completion, the right column the values of its tokens, and the lower part those
+of the whole model.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from mlx_grpo_kit.course.chapters.chapter_18.data_flow import StepData
 
 WIDTH, HEIGHT = 804, 660
-LEFT, RIGHT = (10, 296), (340, 430)  # of a column: its edge, and the width of its boxes
-ROW, LABEL, CELL = 46, 182, 62  # pixels: a token box, the words in it, one of its cells
-SMALL = 13  # pixels: the smallest words, so that the picture fits a page of 560 pixels
-MOST_TOKENS, MOST_PARTS = 4, 4  # that there is room for
+LEFT, RIGHT = (10, 296), (340, 430)  # per column: its left edge, and the width of its boxes
+ROW, LABEL, CELL = 46, 182, 62  # pixels: the height of a box of tokens, the width of its words and of a cell
+SMALL = 13  # pixels: the smallest text that is legible if the picture is shrunk to a page of 560 pixels
+MOST_TOKENS, MOST_PARTS = 4, 4  # there is room for this many
 OUTER, INNER = WIDTH - 10, WIDTH - 22  # the two lines at the right edge: back to the policy, and from it to logps
 MINUS, TIMES, OVER = "\N{MINUS SIGN}", "\N{MULTIPLICATION SIGN}", "\N{DIVISION SIGN}"
 
@@ -33,8 +33,8 @@ def draw_data_flow(data: StepData, completion: int = 0, second: bool = False) ->
 
     Args:
         data: from `follow_step`.
-        completion: its place in the batch, from 0.
-        second: the second update of the same batch, not the first.
+        completion: its position in the batch, counted from 0.
+        second: draw the second update of the batch, not the first.
 
     Raises IndexError for a completion that the batch does not have.
     """
@@ -43,7 +43,7 @@ def draw_data_flow(data: StepData, completion: int = 0, second: bool = False) ->
     drawing = _Drawing(data, completion, second)
     chart = Chart(WIDTH, HEIGHT)
     chart.text(10, 24, f"completion {completion} in a step of GRPO, {drawing.which} update", size=15, bold=True)
-    legend = "Blue is a constant for the loss, orange has a gradient, grey goes in or comes out."
+    legend = "Blue: a constant for the loss. Orange: has a gradient. Grey: input or output."
     chart.text(10, 44, legend, size=SMALL, color="soft")
     drawing.draw()
     chart.add(drawing)
@@ -89,8 +89,8 @@ class _Drawing:
         self._group(258, group)
         self._advantage(392, group)
 
-        self._tokens(192, BLUE, "old_logps", per_token, "of the policy that drew", self._numbers(data.old_logps))
-        now = "of the policy now"
+        self._tokens(192, BLUE, "old_logps", per_token, "under the policy that drew", self._numbers(data.old_logps))
+        now = "under the policy now"
         self._tokens(192 + ROW, ORANGE, "logps", per_token, now, self._numbers(self.update.logps))
         self._tokens(302, ORANGE, "ratio", per_token, f"exp(logps {MINUS} old_logps)", self._numbers(self.update.ratio))
         self._tokens(302 + ROW, BLUE, "completion_mask", per_token, "1: a token, 0: padding", self._mask())
@@ -152,7 +152,7 @@ class _Drawing:
         self._cells(top, own, known=self.data.completion_mask[self.row])
         share = float(shares[self.row].sum())
         self._write(x + 10, top + 57, f"this completion adds {_decimal(share, 4)}", size=SMALL)
-        whole = f"all {count} together {_decimal(loss, 4)}"
+        whole = f"all {count} together: {_decimal(loss, 4)}"
         self._write(x + wide - 10, top + 57, whole, size=SMALL, bold=True, anchor="end")
         self.said.append(
             f"Its share of the loss {_decimal(share, 4)}; the loss of all {count} completions {_decimal(loss, 4)}."
@@ -215,9 +215,9 @@ class _Drawing:
     def _gradient(self, top: float) -> None:
         norm, most = self.update.grad_norm, self.data.args.max_grad_norm
         x, _ = self._outline(LEFT, top, 158, EDGE)
-        self._title(x, top, "gradient", f"{self.data.num_arrays} arrays", "of parts.learner")
+        self._title(x, top, "gradient", f"{self.data.num_arrays} arrays", "from parts.learner")
         self._bars(x, top + 34, 100, self.update.gradient, ORANGE)
-        kept = f"shortened to {most:g}" if norm > most else "left as it is"
+        kept = f"shortened to {most:g}" if norm > most else "not shortened"
         self._write(x + 10, top + 144, f"its length {norm:.3f}, {kept}", size=14)
         self.said.append(f"Length of the gradient {norm:.3f}, {kept}.")
 
@@ -250,7 +250,7 @@ class _Drawing:
         kept = sorted(lengths, key=lengths.get)[-MOST_PARTS:]
         return {name: value for name, value in lengths.items() if name in kept}
 
-    # What everything is made of
+    # Outlines, titles, text and arrows
 
     def _outline(self, column: tuple[float, float], top: float, high: float, color: str) -> tuple[float, float]:
         x, wide = column
@@ -266,7 +266,7 @@ class _Drawing:
         self._write(x + 10, top + 40, content, size=14)
 
     def _title(self, x: float, top: float, name: str, shape: str, words: str) -> None:
-        """A name, its shape and more words in one line: the browser knows how long the name is."""
+        """Write a name, its shape and more words in one line, whose parts the browser places one after the other."""
         spans = f'<tspan font-weight="700">{escape(name)}</tspan>' + "".join(
             f'<tspan dx="8" class="soft" fill="{INK_COLORS["soft"]}" font-size="{SMALL}">{escape(more)}</tspan>'
             for more in (shape, words)
@@ -308,7 +308,7 @@ class _Drawing:
         self._markup.append(f'<path d="{head}" fill="{color}"/>')
 
     def _say_tokens(self) -> None:
-        """The numbers of each token in words."""
+        """Describe the numbers of each token in words."""
         update, row = self.update, self.row
         for place, token in enumerate(self.data.tokens[row]):
             side = {1: ", clipped above", -1: ", clipped below"}.get(int(update.clipped[row, place]), "")
@@ -321,7 +321,7 @@ class _Drawing:
 
 
 def _outline(x: float, y: float, wide: float, high: float, color: str, width: float = 2) -> str:
-    """The edge of a box. A path, because the dark theme has other inks for paths."""
+    """The edge of a box, as a path, because the dark theme recolours paths."""
     corner = 5
     path = (
         f"M{x + corner:g} {y:g}H{x + wide - corner:g}Q{x + wide:g} {y:g} {x + wide:g} {y + corner:g}"
@@ -336,7 +336,7 @@ def _area(x: float, y: float, wide: float, high: float, color: str) -> str:
 
 
 def _decimal(value: float, places: int = 3) -> str:
-    """A fixed number of decimals; what rounds to nothing has no sign."""
+    """A number with `places` decimals; if it rounds to 0, it has no sign."""
     words = f"{float(value):.{places}f}"
     return (words if float(words) else words.lstrip("-")).replace("-", MINUS)
 

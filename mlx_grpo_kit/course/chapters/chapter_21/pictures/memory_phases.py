@@ -70,7 +70,7 @@ def draw_memory(
         chart.text(where, bottom + 6, f"this machine: {in_bytes(room)}", size=12, anchor=anchor, color="soft")
     verdict = f"at most {in_bytes(most)} at once, which {fits} this machine's {in_bytes(room)}"
     chart.text(LEFT, bottom + 38, verdict[0].upper() + verdict[1:], size=14, bold=True)
-    return chart, f"{title}. {' '.join(words)} In all {verdict}."
+    return chart, f"{title}. {' '.join(words)} Together: {verdict}."
 
 
 def _legend(chart: Chart, parts: list[str]) -> None:

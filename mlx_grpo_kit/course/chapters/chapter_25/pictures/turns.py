@@ -10,7 +10,7 @@ from mlx_grpo_kit.viz.style import BLUE, COLORS, GREY, ORANGE
 
 WIDTH, CHARACTER, ROW = 1000, 8.6, 44  # pixels: of the picture, of a character, of a line of tokens
 LIGHT = {BLUE: "#d7e4fb", ORANGE: "#fde3c4", GREY: "#ececee"}
-SHADES = ("#f3f6fd", "#d7e4fb", "#b4cdf8", "#8db2f5")  # of blue, from nothing to the most
+SHADES = ("#f3f6fd", "#d7e4fb", "#b4cdf8", "#8db2f5")  # shades of blue, from 0 to the largest value
 
 
 def draw_turns(
@@ -25,9 +25,9 @@ def draw_turns(
 
     Args:
         prompt: the prompt's tokens as texts
-        tokens: [T], the completion's
+        tokens: [T], the completion's tokens as texts
         mask: [T], True for the tokens that the policy drew
-        values: [T], the numbers to show, each where it begins; without them the mask
+        values: [T], the numbers to show, once per run of equal values; by default the mask
     """
     numbers = [*map(int, mask)] if values is None else values
     most = max(map(abs, numbers), default=0) or 1
@@ -42,7 +42,7 @@ def draw_turns(
     pieces += [
         (text, BLUE if drawn else ORANGE, number) for text, drawn, number in zip(tokens, mask, numbers, strict=True)
     ]
-    said = None  # the value under the tokens before: it is written once
+    said = None  # the value under the previous token: equal values are written once
     for (left, line), (text, color, number) in zip(_places([text for text, *_ in pieces]), pieces, strict=True):
         top, shown = 58 + ROW * line, visible(text)
         fill = LIGHT[color]
@@ -61,7 +61,7 @@ def draw_turns(
 
 
 def visible(text: str) -> str:
-    """A token's text with signs for what cannot be seen."""
+    """A token's text with visible signs for blanks, line breaks and an empty text."""
     return text.replace("\n", "⏎").replace(" ", "·") or "∅"
 
 
@@ -74,14 +74,14 @@ def draw_runs(
     level: tuple[float, str] | None = None,
     smoothing: int = 3,
 ) -> tuple[Chart, str]:
-    """(chart, words): a number of several runs, step by step.
+    """(chart, words): one metric of several runs, step by step.
 
     Args:
-        runs: by name, the number at each step
-        name: of the number
+        runs: by name, the metric at each step
+        name: the name of the metric
         highest: end of the y axis
         level: a height to compare with, and its name
-        smoothing: each point is the mean of so many steps
+        smoothing: the number of steps that each point averages
     """
     chart = Chart(820, 330)
     steps = max(map(len, runs.values()))
