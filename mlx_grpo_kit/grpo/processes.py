@@ -61,7 +61,9 @@ class Ring:
 
     def all_gather(self, sent: np.ndarray) -> np.ndarray:
         """The bytes of all processes, one after the other: uint8 [N] -> [size * N]."""
-        return np.array(mx.distributed.all_gather(mx.array(sent), group=self._group))
+        received = mx.distributed.all_gather(mx.array(sent), group=self._group)
+        mx.eval(received)  # raises an error if a process is gone; NumPy would read what is there
+        return np.array(received)
 
     def all_sum(self, values: mx.array) -> mx.array:
         """The sum over all processes, float32 of any shape; evaluated."""
