@@ -14,10 +14,9 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from mlx_grpo_kit.cli.parser import EVAL_EVERY, EVAL_PROBLEMS, SAVE_EVERY, Parser, build_parser
+from mlx_grpo_kit.cli.parser import EVAL_EVERY, EVAL_PROBLEMS, SAVE_EVERY, build_parser
 from mlx_grpo_kit.cli.settings import SETTINGS
 from mlx_grpo_kit.cli.terminal import escaped, open_standard_streams, say
-from mlx_grpo_kit.grpo.habits import not_known
 from mlx_grpo_kit.grpo.recipe import MAX_STEPS
 from mlx_grpo_kit.runs.record import KEEP
 
@@ -39,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options, unknown = parser.parse_known_args(argv)
     options.arguments = sys.argv[1:] if argv is None else argv
     if unknown:
-        parser.error(_unknown(unknown, commands.get(options.command, parser)))
+        parser.error(commands.get(options.command, parser).about_unknown(unknown))
     if options.command is None:
         parser.print_help()
         return 0
@@ -55,17 +54,6 @@ def main(argv: Sequence[str] | None = None) -> int:
                 raise
             say(f"error: {_in_words(error)}")
             return 2 if isinstance(error, (ValueError, TypeError, OSError)) else 1
-
-
-def _unknown(arguments: Sequence[str], parser: Parser) -> str:
-    """The message for arguments that a parser does not know; an argument that follows an option is its value."""
-    options = dict.fromkeys(each.partition("=")[0] for each in arguments if each.startswith("-"))
-    if not arguments[0].startswith("-"):
-        return f"unexpected argument {arguments[0]!r}; see --help."
-    hints = {option: not_known(option, parser._option_string_actions) or "see --help." for option in options}
-    if "--bf16" in hints:  # the only setting whose option has another name
-        hints["--bf16"] = "here: --dtype bfloat16."
-    return " ".join(f"unknown option {option}; {hint}" for option, hint in hints.items())
 
 
 def _in_words(error: Exception) -> str:

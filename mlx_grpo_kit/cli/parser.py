@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import Any
 
 from mlx_grpo_kit.cli.settings import SETTINGS
 from mlx_grpo_kit.cli.values import amount, count, name, named_value, names, number, positive, seed, whole_number
+from mlx_grpo_kit.grpo.habits import not_known
 from mlx_grpo_kit.grpo.recipe import MAX_STEPS, TINY_NAME
 from mlx_grpo_kit.runs.record import KEEP
 
@@ -24,8 +26,38 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs)
 
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        self._typed = args
+        return super().parse_known_args(args, namespace)
+
     def error(self, message: str) -> None:
+        """Exit with one line. A misspelled option is reported before a missing one, because it may be the reason."""
+        required = [action for action in self._actions if action.required]
+        if required and message.startswith("the following arguments are required"):
+            for action in required:
+                action.required = False
+            _, unknown = super().parse_known_args(self._typed)
+            if any(each.startswith("-") for each in unknown):
+                message = self.about_unknown(unknown)
         self.exit(2, f"error: {message}\n")
+
+    def about_unknown(self, arguments: Sequence[str]) -> str:
+        """Return the message for arguments that this parser does not know.
+
+        An argument that follows an option is taken for its value, and not reported.
+        """
+        options = dict.fromkeys(each.partition("=")[0] for each in arguments if each.startswith("-"))
+        if not arguments[0].startswith("-"):
+            return f"unexpected argument {arguments[0]!r}; see --help."
+        return " ".join(f"unknown option {option}; {self._hint(option)}" for option in options)
+
+    def _hint(self, option: str) -> str:
+        known = self._option_string_actions
+        if option == "--bf16" and "--dtype" in known:  # the only setting whose option has another name
+            return "use --dtype bfloat16."
+        hint = not_known(option, known) or "see --help."
+        ours = hint.removeprefix("here: ").removesuffix(".").rpartition("; ")[2]  # a hint may end with an option
+        return f"use {ours}." if ours.partition(" ")[0] in known else hint
 
 
 def build_parser() -> tuple[Parser, dict[str, Parser]]:

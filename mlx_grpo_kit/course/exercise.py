@@ -208,7 +208,7 @@ class Exercise:
                 result = self._run(function, case, changes, calls)
                 evaluate(lazy_arrays(result))
         except TooMuchWorkError:
-            return Told(f"nothing yet after {self.work} times the work that it takes (it was stopped there)")
+            return Told(f"no result after {self.work} times the work of the kit's answer (it was stopped there)")
         except (EndlessError, ReplacedError) as error:
             return Told(error)
         except KeyboardInterrupt:
@@ -229,7 +229,8 @@ class Exercise:
     def _complaint(self, case: tuple, expected: Any, got: Any, never_returns: bool) -> str:
         call = f"`{self.solution.__name__}({', '.join(map(show, case))})`"
         if isinstance(got, BaseException):
-            happened = f"raised {type(got).__name__}: {say(got)}. Expected {show(expected)}."
+            words = say(got)
+            happened = f"raised {type(got).__name__}{words and f': {words}'}. Expected {show(expected)}."
         elif got is None:
             happened = f"returned None, expected {show(expected)}.{' Is there a `return`?' if never_returns else ''}"
         else:

@@ -1,9 +1,9 @@
-// What every widget's module finds above its own lines: elements, numbers in words, questions to the kernel.
+// Functions that are prepended to every widget's module: elements, numbers as text, questions to the kernel.
 //
-// A module ends with `export default {render({model, el}) { ... }}`. Text, a model's above all, goes onto the page as
-// the text of a node and never as markup.
+// A module ends with `export default {render({model, el}) { ... }}`. Text, above all a model's, is put onto the page as
+// a text node and never as markup.
 
-// An element with attributes and children; a child that is no node becomes text. `on...` attributes are listeners,
+// An element with attributes and children; a child that is not a node becomes text. `on...` attributes are listeners,
 // and an attribute that is null, undefined or false is left out.
 const makeElement = (node, attributes, children) => {
   for (const [name, value] of Object.entries(attributes ?? {})) {
@@ -18,7 +18,7 @@ const h = (tag, attributes, ...children) => makeElement(document.createElement(t
 const s = (tag, attributes, ...children) =>
   makeElement(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 
-// A number in three digits, of a constant width while it changes: 0.71 is "0.710", and null, which is no number, "–".
+// A number with three digits, so that its width stays constant while it changes: 0.71 is "0.710"; null is "–".
 const threeDigits = value => {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
   if (value === 0) return "0.00";
@@ -28,10 +28,10 @@ const threeDigits = value => {
 };
 
 // Questions to the kernel: `const ask = asker(model, answer => ...)`, then `ask({anything: "JSON"})`.
-// While one is under way only the latest of those that follow waits, so that a drag never queues up. A kernel that was
-// restarted never answers: after `patience` milliseconds the next question goes out all the same. An answer that is late
-// is announced by a complaint, which the answer itself takes away.
-const BUSY = "The kernel is busy, perhaps with another cell, and answers when that is over.", LATE = 1500;
+// While one question is unanswered, only the latest of the following ones waits, so that a drag builds up no queue. A
+// restarted kernel never answers, so after `patience` milliseconds the next question is sent anyway. If an answer is
+// late, a message says so until the answer arrives.
+const BUSY = "The kernel is busy, perhaps with another cell. It will answer when it is done.", LATE = 1500;
 const asker = (model, hear, patience = 5000) => {
   let number = 0, asked = 0, underWay = null, waiting = null, late = null;
   const send = question => {
@@ -56,7 +56,7 @@ const asker = (model, hear, patience = 5000) => {
   };
 };
 
-// At most one call of `draw` a frame, however often it is asked for.
+// Call `draw` at most once per frame, however often it is requested.
 const onceAFrame = draw => {
   let due = false;
   return () => {

@@ -9,7 +9,7 @@
         def draw_still(self):
             return as_picture(chart, "Three bars, 1, 2 and 3 high.")
 
-`browser.js` is put in front of each module and documents its functions; `browser.css` has the colours.
+`browser.js` is prepended to each module and documents its functions; `browser.css` has the colours.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ with packages_for("An instrument"):
     import traitlets
 
 FOLDER = Path(__file__).parent
-NOTE = "A still picture. Run the cell to move it."
+NOTE = "A still picture. Run the cell to use its controls."
 
 
 class BrowserWidget:
-    """A widget drawn by the module at `source`, for the end of a cell or `display`. It leaves a still picture.
+    """A widget that the module at `source` draws. Put it at the end of a cell, or pass it to `display`.
 
-    A subclass defines `source` and `draw_still`, and `answer` if its module sends requests. `parts` names files in the
-    module's folder, without .js, that are put before the module.
+    The notebook also stores a still picture of it. A subclass defines `source` and `draw_still`, and `answer` if its
+    module sends requests. `parts` names files in the module's folder, without .js, that are put before the module.
 
     Args:
         data: the module's data, as JSON; numbers that are not finite become null.
@@ -60,12 +60,12 @@ class BrowserWidget:
 
     @classmethod
     def modules(cls) -> list[Path]:
-        """The files of JavaScript that make the module, in their order."""
+        """List the JavaScript files that make up the module, in order."""
         return [cls.source.with_name(f"{name}.js") for name in (*cls.parts, cls.source.name)]
 
     @property
     def data(self) -> dict[str, Any]:
-        """The module's data. Setting it sends all of it; use `send` for growing data."""
+        """The module's data. An assignment sends all of it; use `send` for growing data."""
         return self.widget.data
 
     @data.setter
@@ -73,7 +73,7 @@ class BrowserWidget:
         self.widget.data = as_json(data)
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Send a message to the module, which receives it in `model.on("msg:custom", message => ...)`."""
+        """Send a message to the module, which receives it with `model.on("msg:custom", message => ...)`."""
         self.widget.send(as_json(message))
 
     def answer(self, question: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -95,7 +95,7 @@ class BrowserWidget:
         show_live(self._box(), self.draw_still(), self.note)
 
     def _box(self) -> Any:
-        """The widget in a box, which shows that the kernel is gone: an anywidget alone does not."""
+        """Put the widget in a box, which shows when the kernel is gone; an anywidget alone does not."""
         import ipywidgets as widgets
 
         return widgets.VBox([self.widget])
@@ -111,9 +111,9 @@ class _Page(anywidget.AnyWidget):
 
 
 def as_json(value: Any) -> Any:
-    """`value` with lists for tuples, and None for numbers that are not finite, which JSON lacks.
+    """Return `value` with lists instead of tuples, and with None instead of numbers that are not finite.
 
-    An unpaired surrogate, which UTF-8 cannot hold, becomes a question mark.
+    JSON has neither. An unpaired surrogate, which UTF-8 cannot encode, becomes a question mark.
     """
     if isinstance(value, str):
         return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
@@ -132,7 +132,7 @@ def _read(file: Path) -> str:
 
 
 def _colors() -> str:
-    """The kit's colours as CSS variables: for areas, and darker ones for words and thin lines."""
+    """Return the kit's colours as CSS variables: for areas, and darker ones for words and thin lines."""
     lines = "".join(f"--kit-line{place}:{color};" for place, color in enumerate(COLORS))
     return (
         f".kit-widget{{--kit-positive:{POSITIVE};--kit-negative:{NEGATIVE};"

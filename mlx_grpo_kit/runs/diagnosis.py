@@ -35,14 +35,14 @@ FOLLOWS_WITHIN = 100
 
 
 class Finding(NamedTuple):
-    """One problem: a short name that stays the same while it lasts, and a message with the present numbers."""
+    """One problem: a short name that stays the same while it lasts, and a message with the current numbers."""
 
     name: str
     words: str
 
 
 def diagnose(steps: Iterable[Any]) -> list[str]:
-    """The problems of a run in words, with causes before their consequences; an empty list if there are none.
+    """Return the problems of a run in words, with causes before their consequences; an empty list if there are none.
 
     If the run was healthy until a setting was changed, that change comes first.
 
@@ -55,7 +55,7 @@ def diagnose(steps: Iterable[Any]) -> list[str]:
 
 
 def findings(steps: Iterable[Any]) -> list[Finding]:
-    """`diagnose` with a name for each finding, by which a display recognizes findings that it has shown."""
+    """Diagnose a run, with a name for each finding, by which a display recognizes findings that it has shown."""
     records = steps if isinstance(steps, Sequence) else list(steps)
     found = _symptoms(records)
     cause = _changed_before(records, found) if found else None
@@ -78,7 +78,7 @@ def _symptoms(records: Sequence[Any]) -> list[Finding]:
 
 
 def _changed_before(records: Sequence[Any], found: Sequence[Finding]) -> Finding | None:
-    """The last change of a setting after which one of these symptoms began, if there was none before it."""
+    """Return the latest change of a setting after which one of these symptoms began; None if no change fits."""
     names = {finding.name for finding in found}
     for i in range(len(records) - 1, 0, -1):
         changes = {name: new for name, new in (field_of(records[i], "changes") or {}).items() if name != "rewound_from"}
@@ -99,7 +99,7 @@ def _changed_before(records: Sequence[Any], found: Sequence[Finding]) -> Finding
 
 
 def _changed(name: str, new: Any, before: Mapping[str, Any]) -> str:
-    """The words for one setting that was changed; `before` are the metrics of the previous step."""
+    """Describe the change of one setting; `before` are the metrics of the previous step."""
     if name == "reward_funcs":
         return f"the reward functions (now {', '.join(map(str, new))})"
     old = before.get(name)
@@ -107,9 +107,9 @@ def _changed(name: str, new: Any, before: Mapping[str, Any]) -> str:
 
 
 class Monitor:
-    """The part of a running run's history that `diagnose` needs: a few hundred of 100,000 steps.
+    """The part of a run's history that `diagnose` needs, which is a few hundred of 100,000 steps.
 
-    For displays: `add` each step, and call `findings()` whenever a frame is drawn.
+    A display calls `add` for each step, and `findings()` for each frame that it draws.
     """
 
     def __init__(self):
@@ -124,8 +124,8 @@ class Monitor:
     ) -> None:
         """Record a step, and the settings that were changed right before it, with their new values.
 
-        Only the group, prompt, text, right answer and verdict of its completions are kept, and only those of the first
-        and the latest steps.
+        Completions are kept for the first and the latest steps only: their group, prompt, text, right answer and
+        verdict.
         """
         kept = [
             SimpleNamespace(answer=answer_of(c), **{name: field_of(c, name) for name in KEPT_OF_A_COMPLETION})
@@ -141,5 +141,5 @@ class Monitor:
             self._records = past + self._records[most:]
 
     def findings(self) -> list[Finding]:
-        """The present problems of the run."""
+        """Return the current problems of the run."""
         return findings(self._records)

@@ -9,9 +9,9 @@
       policy/                  the trained policy, a Hugging Face folder
       best/                    with --keep-best: the policy with the highest held-out accuracy
 
-If the process is killed at any moment, lines and checkpoints are still complete, and no file looks like more than it
-is. Only files that a run wrote are ever deleted: these files next to a valid run.json, and folders whose list shows it
-(files/manifest.py).
+Even if the process is killed, lines and checkpoints are complete, and an unfinished file never looks finished. Only
+files that a run wrote are ever deleted: the files above, next to a valid run.json, and folders with a list of their
+files (files/manifest.py).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class RunSettings:
         data: the SHA-256 of each file that the task reads problems from, by path.
         chat: True if problems are asked as chats.
         keep_best: True to keep the policy with the highest held-out accuracy in best/.
-        begun: False while files of an older run are being deleted: then nothing in the folder belongs to this run yet.
+        begun: False while the files of an older run are being deleted. Until then, none of them belongs to this run.
     """
 
     model: str
@@ -95,7 +95,7 @@ class RunSettings:
 
 
 class Saveable(Protocol):
-    """An object with a step count that can write its checkpoint, such as `GRPOTrainer`."""
+    """An object that counts its steps and can write a checkpoint, such as `GRPOTrainer`."""
 
     step: int
 
@@ -105,8 +105,8 @@ class Saveable(Protocol):
 class RunFolder:
     """The files of one run, locked for this process by `with`. Nothing is written before `begin` or `go_on`.
 
-    So a run that fails to start leaves no trace. `with` raises ValueError or OSError for a folder that cannot be
-    written or in which another process trains.
+    A run that fails to start therefore leaves no trace. `with` raises ValueError or OSError if the folder cannot be
+    written, or if another process is training in it.
     """
 
     def __init__(self, path: str | os.PathLike):
@@ -139,7 +139,7 @@ class RunFolder:
         self._stack.close()
 
     def typed(self, path: Path) -> str:
-        """A path for commands that the user types in the folder where this command was typed."""
+        """Return a path as the user types it in the folder where this command was started."""
         short = str(path.relative_to(self._home)) if path.is_relative_to(self._home) else str(path)
         return f"./{short}" if short.startswith("-") else short
 
@@ -161,7 +161,7 @@ class RunFolder:
         self.check_ours()
 
     def check_ours(self) -> None:
-        """Raise FileExistsError if something that no run wrote has the name of a run's file."""
+        """Raise FileExistsError if there is something that no run wrote under the name of a run's file."""
         others = [name for name in FILES if os.path.lexists(self.path / name) and not _is_file(self.path / name)]
         for name in (CHECKPOINTS, POLICY, BEST):
             folder = self.path / name
@@ -181,7 +181,7 @@ class RunFolder:
             )
 
     def read_settings(self) -> RunSettings:
-        """The settings of the run in this folder. Raises FileNotFoundError or ValueError if there is none."""
+        """Read the settings of the run in this folder. Raises FileNotFoundError or ValueError if there is none."""
         file = self.path / SETTINGS
         if not os.path.lexists(file):
             raise FileNotFoundError(
@@ -197,20 +197,20 @@ class RunFolder:
             raise ValueError(message) from error
 
     def written_at(self) -> int | None:
-        """The time when a run last took over the folder, in nanoseconds; None if none did."""
+        """Return the time when a run last took over the folder, in nanoseconds; None if none did."""
         file = self.path / SETTINGS
         return file.stat().st_mtime_ns if file.exists() else None
 
     def checkpoints(self) -> list[Path]:
-        """The checkpoints in this folder, valid or not, newest first."""
+        """List the checkpoints in this folder, valid or not, newest first."""
         numbered = {_step_of(folder): folder for folder in (self.path / CHECKPOINTS).glob("step-*") if _step_of(folder)}
         return [numbered[step] for step in sorted(numbered, reverse=True)]
 
     def begin(self, settings: RunSettings) -> None:
-        """Make the folder a new run's, and delete the files of another run.
+        """Take over the folder for a new run, and delete the files of an older one.
 
-        run.json belongs to the new run from the first write on. Until all else is deleted it says that nothing else
-        does, so a kill in between cannot mix two runs.
+        The first write replaces run.json, which then says that no other file belongs to the new run. This changes once
+        all older files are deleted, so a kill in between cannot mix two runs.
         """
         self.check_ours()
         self._write_settings(replace(settings, begun=False))
@@ -233,7 +233,7 @@ class RunFolder:
         if (self.path / CHECKPOINTS).exists():
             clear_leftovers(self.path / CHECKPOINTS)
         if self.best.exists() and self.best_point()[0] > step:
-            remove_folder(self.best)  # its step will be repeated
+            remove_folder(self.best)  # the step that it belongs to will be repeated
         for file, read in ((self.metrics, read_metrics), (self.completions, read_completions)):
             write_file(file, b"".join(line for number, line, _ in _whole_lines(file, read) if number <= step))
         self._write_settings(settings)
@@ -262,14 +262,14 @@ class RunFolder:
                         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def save(self, trainer: Saveable) -> None:
-        """Write a checkpoint, unless this step has one, and delete the ones that are no longer needed."""
+        """Write a checkpoint, unless this step has one, and delete checkpoints that are no longer needed."""
         if trainer.step != self._saved_step:
             for path, file in self._open.items():
                 with naming(path):
                     os.fsync(file.fileno())  # a checkpoint relies on the lines before it
             trainer.save_checkpoint(self.path / CHECKPOINTS / f"step-{trainer.step:06d}")
             self._saved_step = trainer.step
-        # Later checkpoints than this are broken ones that --resume skipped.
+        # Checkpoints of later steps are damaged ones that --resume skipped.
         older = [folder for folder in self.checkpoints() if _step_of(folder) < trainer.step]
         later = [folder for folder in self.checkpoints() if _step_of(folder) > trainer.step]
         for folder in [*older[CHECKPOINTS_KEPT - 1 :], *later]:
@@ -279,15 +279,15 @@ class RunFolder:
                 warnings.warn(f"{folder.name} is kept: {error}", stacklevel=2)
 
     def measured(self) -> list[tuple[int, float]]:
-        """(step, accuracy on held-out problems) for each measurement."""
+        """List (step, accuracy on held-out problems) for each measurement."""
         return self.points("eval/accuracy")
 
     def best_point(self) -> tuple[int, float]:
-        """(step, accuracy) where accuracy was highest, the first of them; step 0 is the model before training."""
+        """Return (step, accuracy) of the first step with the highest accuracy; step 0 is the model before training."""
         return max(self.measured(), key=lambda point: point[1], default=(0, math.nan))
 
     def points(self, metric: str) -> list[tuple[int, float]]:
-        """(step, value) for each line of metrics.jsonl that has one."""
+        """List (step, value) for each line of metrics.jsonl that has a finite value."""
         found = (
             (step, metrics.get(metric, math.nan)) for step, _, (metrics, _) in _whole_lines(self.metrics, read_metrics)
         )
@@ -303,7 +303,7 @@ class RunFolder:
 
 
 def check_writable(output: str | os.PathLike) -> None:
-    """Raise ValueError or OSError if `output` cannot be written. Leaves nothing behind."""
+    """Raise ValueError or OSError if `output` cannot be written, without creating anything that stays."""
     if not os.fspath(output):
         raise ValueError("--output is empty; expected the name of a folder.")
     path = Path(output)
@@ -322,7 +322,7 @@ def check_writable(output: str | os.PathLike) -> None:
 
 
 def _whole_lines(file: Path, read: Callable[[bytes], tuple[int, Any]]) -> Iterator[tuple[int, bytes, Any]]:
-    """The lines of a file in the form of `read_lines`, with a warning for each that cannot be read."""
+    """Yield the lines of a file like `read_lines`, with a warning for each line that cannot be read."""
     if file.exists():
         damaged: list[str] = []
         yield from read_lines(file, read, damaged)
@@ -336,7 +336,7 @@ def _step_of(checkpoint: Path) -> int | None:
 
 
 def _not_a_checkpoint(entry: Path) -> list[str]:
-    """The paths in an entry of checkpoints/ that no run wrote."""
+    """List the paths in an entry of checkpoints/ that no run wrote."""
     if entry.is_symlink() or not entry.is_dir():
         return [entry.name]
     if is_scratch(entry):

@@ -1,4 +1,4 @@
-"""The records of a run, and statistics for the diagnosis: of the latest steps, and of places in the past."""
+"""The records of a run, and statistics for the diagnosis: of the latest steps, and of several points in the past."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from functools import cached_property
 from itertools import groupby, islice
 from typing import Any
 
-RECENT = 20  # the steps that a symptom must last
-SOON = 10  # enough of the latest steps if there is no noise
+RECENT = 20  # the number of steps that a symptom must last
+SOON = 10  # the number of latest steps that are enough if there is no noise
 MOST_TEXTS = 256  # the number of latest completions that are read
-PLACES, NEIGHBOURS = 12, 5  # the number of places in the past, and of steps averaged at each, because one step is noisy
+PLACES, NEIGHBOURS = 12, 5  # the number of points in the past, and of steps averaged at each, because one step is noisy
 PATIENCE = 3  # this many steps in a row without a symptom end it
 
 
@@ -26,7 +26,7 @@ class History:
     def __post_init__(self):
         count = len(self.records)
         self.recent = [self.records[i] for i in range(max(count - RECENT, 0), count)]
-        # Places of the past: the beginning, then evenly spaced up to the recent steps.
+        # The points in the past: the beginning, then evenly spaced up to the recent steps.
         last = max(count - RECENT - NEIGHBOURS, 0)
         starts = sorted({round(last * i / (PLACES - 1)) for i in range(PLACES)})
         self.past = [[self.records[i] for i in range(a, min(a + NEIGHBOURS, count))] for a in starts]
@@ -42,12 +42,12 @@ class History:
         return metrics_of(self.recent[-1]).keys()
 
     def now(self, name: str, count: int = RECENT) -> float:
-        """The mean over the latest `count` steps; NaN if fewer than half of them have a value."""
+        """Return the mean over the latest `count` steps; NaN if fewer than half of them have a value."""
         values = [number_of(record, name) for record in self.recent[-count:]]
         return mean_of(values) if 2 * sum(map(math.isnan, values)) <= len(values) else math.nan
 
     def before(self, name: str) -> list[tuple[float, int]]:
-        """(mean, step) for each place in the past."""
+        """List (mean, step) for each point in the past."""
         means = [(mean_of(number_of(record, name) for record in place), step_of(place[0])) for place in self.past]
         return [each for each in means if not math.isnan(each[0])]
 
@@ -55,16 +55,19 @@ class History:
         return next((mean for mean, _ in self.before(name)), math.nan)
 
     def start(self, name: str) -> float:
-        """The number of the first step, whose completions are those of the policy before any update."""
+        """Return the value in the first step, whose completions come from the policy before any update."""
         return number_of(self.records[0], name)
 
     def values(self, name: str, first: bool = False) -> list[float]:
-        """The known values of the latest RECENT steps, or of the first."""
+        """List the known values of the latest RECENT steps, or of the first RECENT steps if `first` is True."""
         records = [self.records[i] for i in range(min(RECENT, len(self.records)))] if first else self.recent
         return [value for record in records if not math.isnan(value := number_of(record, name))]
 
     def moved(self, name: str) -> float:
-        """The distance of the latest RECENT steps above the first, in standard errors; NaN without enough values."""
+        """Return the difference between the means of the latest and the first RECENT steps, in standard errors.
+
+        It is NaN without enough values.
+        """
         before, now = self.values(name, first=True), self.values(name)
         if min(len(before), len(now)) < RECENT // 2:
             return math.nan
@@ -73,7 +76,7 @@ class History:
         return change / error if error else math.copysign(math.inf, change) if change else 0.0
 
     def noise(self, name: str) -> float:
-        """The standard deviation from step to step, within each place of the past and within the latest steps."""
+        """Return the standard deviation from step to step, within each point in the past and the latest steps."""
         places = [[number_of(record, name) for record in place] for place in self.past] + [self.values(name)]
         known = [[value for value in place if not math.isnan(value)] for place in places]
         freedom = sum(len(place) - 1 for place in known if place)
@@ -84,7 +87,7 @@ class History:
         return max(self.before(name), default=(math.nan, 0))
 
     def since(self, test: Callable[[Mapping[str, Any]], bool]) -> int:
-        """The step since which `test` has been true, apart from a few exceptions."""
+        """Return the step since which `test` has been true, apart from a few exceptions."""
         first, missed = step_of(self.records[-1]), 0
         for i in range(len(self.records) - 1, -1, -1):
             if test(metrics_of(self.records[i])):
@@ -108,9 +111,10 @@ class History:
 
     @cached_property
     def commonest(self) -> tuple[str, float, int, bool | None]:
-        """(text, share of the latest completions, number of different prompts, True if right answers differ).
+        """The most common completion: (text, share of the latest, number of different prompts, right answers differ).
 
-        The last is None if right answers are unknown.
+        The prompts and right answers are those of all the latest completions. The last item is True or False, or None
+        if right answers are unknown.
         """
         each = self.latest
         if not each:
@@ -126,7 +130,7 @@ class History:
 
     @property
     def solved(self) -> bool:
-        """True if rewards are as high as they ever were, and high for their spread: nine of ten right."""
+        """True if rewards are about as high as ever, and so high for their spread that nine of ten are right."""
         mean, spread = self.now("reward"), self.now("reward_std")
         return mean > 0 and mean >= 3 * spread and not mean < 0.9 * self.best("reward")[0]
 
@@ -136,7 +140,7 @@ class History:
 
     @property
     def has_learned(self) -> bool:
-        """True if it is solved and was not solved from the first step on, as a constant reward seems to be."""
+        """True if the run is solved and its rewards once differed, which a constant reward never does."""
         return self.solved and not self.never_differed
 
     @property
@@ -145,15 +149,15 @@ class History:
 
 
 def right_share(completions: Iterable[Any]) -> float:
-    """The share of right completions; NaN where it is known of none."""
+    """Return the share of right completions among those where this is known; NaN if there are none."""
     return mean_of(map(is_right, completions))
 
 
 def is_right(completion: Any) -> float:
-    """Return 1.0 for a right completion, 0.0 for a wrong one, NaN where it is not known.
+    """Return 1.0 for a right completion, 0.0 for a wrong one, NaN if this is unknown.
 
-    A record may have the task's verdict (`correct`). Otherwise a completion is right if it is the right answer, where
-    that is a number: other texts may be right in several forms.
+    A record may have the task's verdict (`correct`). Without it, a completion is right if it equals the right answer,
+    but only if that is a whole number, because other answers can be written in several ways.
     """
     verdict, answer = field_of(completion, "correct"), answer_of(completion)
     if verdict is None and answer is not None and str(answer).isdecimal():
@@ -162,13 +166,13 @@ def is_right(completion: Any) -> float:
 
 
 def groups_of(completions: Iterable[Any]) -> list[list[Any]]:
-    """Completions next to each other to one prompt; those without a neighbour are left out."""
+    """Group adjacent completions of the same prompt, and leave out prompts with only one."""
     parts = groupby(completions, key=lambda each: (field_of(each, "group"), field_of(each, "prompt")))
     return [group for _, part in parts if len(group := list(part)) > 1]
 
 
 def alike_share(groups: Sequence[Sequence[Any]]) -> float:
-    """The share of the groups whose completions are all one text."""
+    """Return the share of groups in which all completions are the same text."""
     return mean_of(float(len({field_of(each, "completion") for each in group}) == 1) for group in groups)
 
 
@@ -194,7 +198,7 @@ def answer_of(completion: Any) -> str | None:
 
 
 def number_of(record: Any, name: str) -> float:
-    """A metric; NaN if the step has none. A file has null for NaN."""
+    """Return a metric; NaN if the step does not have it. In a file, NaN is null."""
     value = metrics_of(record).get(name)
     return math.nan if value is None else value
 
@@ -210,7 +214,7 @@ def variance_of(values: Sequence[float]) -> float:
 
 
 def correlation_of(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float]:
-    """(the correlation of two columns, the slope of y over x); NaN where one of them is constant or has a NaN."""
+    """Return (correlation of two columns, slope of y over x); NaN if a column is constant or has a NaN."""
     mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
     product = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True))
     of_x, of_y = (sum((value - mean) ** 2 for value in each) for each, mean in ((xs, mean_x), (ys, mean_y)))

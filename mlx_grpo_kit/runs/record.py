@@ -1,4 +1,4 @@
-"""The record of a run, step by step: filled during training, saved, and read again without MLX.
+"""The record of a run, step by step: filled during training, saved, and loaded without MLX.
 
     record = RunRecord(title="tiny learns addition", max_steps=200, is_correct=task.is_correct)
     for step in trainer.train(max_steps=200):
@@ -6,14 +6,13 @@
     record.save("outputs/my_run")
     RunRecord.load("outputs/my_run").column("reward")
 
-A run of the command line writes the same two files to its folder. `RunRecord.load` reads them too, even during the run:
+A run from the command line writes the same two files to its folder. `RunRecord.load` reads them even during the run:
 
     metrics.jsonl       {"step": 7, "reward": 0.41, ...}   null for NaN and infinity; "changes" if settings changed
     completions.jsonl   {"step": 7, "completions": [{"group": 0, "prompt": "12+34=", "completion": "46", ...}, ...]}
 
-The first groups of each step are kept: as many whole groups as have `KEEP` completions together, and at least one.
-Problems are in random order, so the first groups are representative; and 2,000 steps of the tiny model take 11 MB
-instead of 78.
+The first groups of each step are kept: as many whole groups as fit into `KEEP` completions, but at least one. Problems
+are in random order, so the first groups are representative. 2,000 steps of the tiny model take 11 MB instead of 78 MB.
 """
 
 from __future__ import annotations
@@ -33,19 +32,19 @@ from mlx_grpo_kit.runs.history import answer_of
 
 METRICS, COMPLETIONS, ABANDONED, ABOUT = "metrics.jsonl", "completions.jsonl", "abandoned.jsonl", "record.json"
 KEEP = 16
-DIGITS = 6  # significant digits of numbers per token: as many as float32 has
+DIGITS = 6  # significant digits of the numbers of a token: as many as float32 has
 
 
 @dataclass(frozen=True)
 class RecordedCompletion:
-    """One recorded completion, under the names of `grpo.Completion`; None for missing values.
+    """One recorded completion, with the field names of `grpo.Completion`; missing values are None.
 
     Attributes:
         group: the number of its group in the step, from 0.
-        correct: True if the task accepts it.
+        correct: True if the task accepts the completion.
         answer: the problem's right answer, if it has one.
         token_mask: False for tokens that tools returned; None if the policy wrote every token.
-        messages: the turns of a completion that called tools, as a chat.
+        messages: the turns of a completion that called tools, as chat messages.
     """
 
     prompt: str
@@ -65,7 +64,7 @@ class RecordedCompletion:
 
 
 def transcript(completion: Any) -> str:
-    """A completion as one text; if it called tools, its turns: `add({"a": 1, "b": 2}) -> 3 | The sum is 3.`"""
+    """Return a completion as one text; with tool calls, its turns: `add({"a": 1, "b": 2}) -> 3 | The sum is 3.`"""
     if not getattr(completion, "messages", None):
         return completion.completion
     turns, results = [], []
@@ -89,11 +88,11 @@ NAMES = tuple(one.name for one in fields(RecordedCompletion))
 
 @dataclass(frozen=True)
 class RecordedStep:
-    """One step: its number, its metrics (NaN for missing numbers), and the changes right before it.
+    """One step: its number, its metrics (NaN for missing numbers), and the changes made right before it.
 
     Attributes:
         changes: for example {"learning_rate": 1e-4, "rewound_from": 40}; usually empty.
-        line: its line of completions.jsonl; None if no completions were kept.
+        line: the step's line in completions.jsonl; None if no completions were kept.
     """
 
     step: int
@@ -103,26 +102,27 @@ class RecordedStep:
 
     @property
     def completions(self) -> list[RecordedCompletion]:
-        """The kept completions of the step, group by group; parsed from `line` at every call."""
+        """The kept completions of the step, group by group; they are parsed from `line` at every access."""
         return [] if self.line is None else read_completions(self.line)[1]
 
 
 class RunRecord:
     """The steps of a run, in order.
 
-    If a step is repeated, because the run was rewound, it replaces the earlier one and all after that; `abandoned`
-    keeps the replaced ones.
+    If a step is added again because the run was rewound, it replaces the earlier one and all steps after it.
+    `abandoned` keeps the replaced steps.
 
     Attributes:
-        title, max_steps: those of the run, if known.
+        title, max_steps: the run's title and length, if known.
         settings: the run's settings at its start, by name, if known.
         steps: a list of RecordedStep.
         abandoned: for each rewind the steps that it discarded, oldest rewind first. Their completions are not saved.
-        damaged: a sentence for each line that could not be read by `load`.
+        damaged: a sentence for each line that `load` could not read.
 
     Args:
-        keep: the number of completions per step to keep, rounded to whole groups, at least one; None keeps all, 0 none.
-        is_correct: (problem, completion) -> bool, such as a task's, for `RecordedCompletion.correct`.
+        keep: the number of completions per step to keep, rounded to whole groups, with at least one group; None keeps
+            all, 0 none.
+        is_correct: (problem, completion) -> bool, such as a task's method, for `RecordedCompletion.correct`.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class RunRecord:
     def add(self, step: Any, metrics: Mapping[str, float] | None = None) -> RecordedStep:
         """Record a step: any object with `.step`, `.metrics` and, optionally, `.completions` and `.changes`.
 
-        `metrics` replace those of the step, for example to include an evaluation's.
+        `metrics` replace those of the step, for example to include those of an evaluation.
         """
         recorded = RecordedStep(
             step.step,
@@ -163,7 +163,7 @@ class RunRecord:
             self.steps = self.steps[:place]
 
     def at(self, step: int) -> RecordedStep:
-        """The step with this number. Raises KeyError if there is none."""
+        """Return the step with this number. Raises KeyError if there is none."""
         place = self._place(step)
         if place == len(self.steps) or self.steps[place].step != step:
             span = f"{self.steps[0].step} to {self.steps[-1].step}" if self.steps else "no step"
@@ -171,15 +171,15 @@ class RunRecord:
         return self.steps[place]
 
     def column(self, metric: str) -> list[float]:
-        """A metric over all steps, NaN for steps without it."""
+        """Return a metric over all steps, with NaN for steps without it."""
         return [step.metrics.get(metric, math.nan) for step in self.steps]
 
     def save(self, folder: str | os.PathLike, every: int = 1) -> None:
-        """Write the record as a folder, which appears complete or not at all and replaces an existing record.
+        """Write the record to a folder, completely or not at all, and replace an existing record.
 
         Completions are written only for steps whose number is a multiple of `every`.
 
-        Raises FileExistsError if the folder contains anything other than a record, such as a run of the command line,
+        Raises FileExistsError if the folder contains anything other than a record, such as a run from the command line,
         and OSError if it cannot be written.
         """
         steps, branches = list(self.steps), list(self.abandoned)
@@ -244,13 +244,13 @@ class RunRecord:
 
 
 def metrics_line(step: int, metrics: Mapping[str, float], changes: Mapping[str, Any] | None = None) -> bytes:
-    """A line of metrics.jsonl. NaN and infinity become null, because JSON does not have them."""
+    """Return a line for metrics.jsonl. NaN and infinity become null, because JSON does not have them."""
     line = {"step": step} | {name: _number(value) for name, value in metrics.items()}
     return _as_json(line | ({"changes": dict(changes)} if changes else {}))
 
 
 def completions_line(step: Any, keep: int | None, is_correct: Callable[[Any, str], bool] | None) -> bytes | None:
-    """A line of completions.jsonl with the first `keep` of a step's completions, in whole groups; None without any.
+    """Return a line for completions.jsonl with the first `keep` completions of a step, in whole groups, or None.
 
     If completions have no group number, consecutive ones with the same prompt form a group.
     """
@@ -267,7 +267,7 @@ def completions_line(step: Any, keep: int | None, is_correct: Callable[[Any, str
 
 
 def read_metrics(line: bytes) -> tuple[int, tuple[dict[str, float], dict[str, Any]]]:
-    """(step, (metrics, changes)) of a line of metrics.jsonl. Raises ValueError for an invalid line."""
+    """Parse a line of metrics.jsonl into (step, (metrics, changes)). Raises ValueError for an invalid line."""
     content = _from_json(line)
     step, changes = content.pop("step"), content.pop("changes", {})
     if not (isinstance(changes, dict) and all(value is None or _is_number(value) for value in content.values())):
@@ -276,7 +276,7 @@ def read_metrics(line: bytes) -> tuple[int, tuple[dict[str, float], dict[str, An
 
 
 def read_completions(line: bytes) -> tuple[int, list[RecordedCompletion]]:
-    """(step, completions) of a line of completions.jsonl. Raises ValueError for an invalid line."""
+    """Parse a line of completions.jsonl into (step, completions). Raises ValueError for an invalid line."""
     content = _from_json(line)
     completions = content.get("completions")
     if not isinstance(completions, list) or not all(isinstance(one, dict) for one in completions):
@@ -287,7 +287,7 @@ def read_completions(line: bytes) -> tuple[int, list[RecordedCompletion]]:
 def read_lines(
     file: Path, read: Callable[[bytes], tuple[int, Any]], damaged: list[str]
 ) -> Iterable[tuple[int, bytes, Any]]:
-    """(step, line, result of `read`) for each line; a sentence in `damaged` for a line that cannot be read.
+    """Yield (step, line, result of `read`) for each line. Add a sentence to `damaged` for a line that cannot be read.
 
     Raises ValueError if the file is a folder, a pipe or a device.
     """
@@ -307,7 +307,7 @@ def read_lines(
 
 
 def _about(folder: Path, damaged: list[str]) -> tuple[str, int | None, dict[str, Any]]:
-    """(title, max_steps, settings) from record.json, or from the command line's run.json."""
+    """Read (title, max_steps, settings) from record.json, or from the command line's run.json."""
     for name in (ABOUT, "run.json"):
         if os.path.lexists(folder / name):
             try:

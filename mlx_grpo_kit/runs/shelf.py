@@ -1,13 +1,13 @@
-"""Runs that save themselves: the newest few of each notebook, in folders that `RunRecord.load` reads.
+"""Runs that are saved automatically: the newest few of each notebook, in folders that `RunRecord.load` reads.
 
-    shelf = Shelf("outputs/dashboard")      # outputs/dashboard/18_grpo_training, where that notebook runs
+    shelf = Shelf("outputs/dashboard")      # in the notebook 18_grpo_training: outputs/dashboard/18_grpo_training
     saved = shelf.begin(record)             # outputs/dashboard/18_grpo_training/2026-11-26_104503_addition
     record.add(step)
     saved.keep_up()                         # after each step
-    RunRecord.load(shelf.runs()[0])         # the newest, after a restart of the kernel too
+    RunRecord.load(shelf.runs()[0])         # the newest run, even after a restart of the kernel
 
-A shelf stays small. It keeps the newest `KEPT` runs of a notebook, and a run that takes too much gives up the
-completions of every second step, then of every second one that is left.
+A shelf stays small. It keeps the newest `KEPT` runs of a notebook. If a run takes too much space, the completions of
+every second step are deleted, then those of every second remaining step, and so on.
 """
 
 from __future__ import annotations
@@ -22,47 +22,47 @@ from mlx_grpo_kit.files import naming, remove_folder, write_file
 from mlx_grpo_kit.runs.record import COMPLETIONS, METRICS, RunRecord, metrics_line
 
 PLACE = Path("outputs", "dashboard")
-KEPT = 5  # runs of a notebook
-MEGABYTES = 32  # of the completions of a run, and as much again of its metrics
+KEPT = 5  # runs per notebook
+MEGABYTES = 32  # for the completions of a run, and as much again for its metrics
 TIME = "%Y-%m-%d_%H%M%S"
-NAME = re.compile(r"\d{4}-\d\d-\d\d_\d{6}_.+")  # sorted by name is sorted by time
+NAME = re.compile(r"\d{4}-\d\d-\d\d_\d{6}_.+")  # the order of the names is the order of the times
 
 
 class Shelf:
     """The saved runs of one notebook.
 
     Args:
-        place: the folder of all notebooks' shelves. It gets a .gitignore if it is new.
-        notebook: the name of this one; None asks Jupyter.
+        place: the folder with the shelves of all notebooks. If it is new, a .gitignore is written into it.
+        notebook: the name of this notebook; None asks Jupyter for it.
 
     Attributes:
-        folder: the shelf.
+        folder: the folder of this shelf.
     """
 
     def __init__(self, place: str | os.PathLike = PLACE, notebook: str | None = None):
-        self.place = Path(place).absolute()  # the current folder may change while a run goes on
+        self.place = Path(place).absolute()  # the current folder may change during a run
         self.folder = self.place / (notebook or notebook_name())
 
     def runs(self) -> list[Path]:
-        """The folders of the saved runs, the newest first."""
+        """List the folders of the saved runs, newest first."""
         if not self.folder.is_dir():
             return []
         found = [run for run in self.folder.iterdir() if NAME.fullmatch(run.name) and (run / METRICS).is_file()]
         return sorted(found, key=lambda run: run.name, reverse=True)
 
     def begin(self, record: RunRecord) -> SavedRun:
-        """Make a folder for a run, and remove the oldest ones. Raises OSError where nothing can be written."""
+        """Make a folder for a run, and delete the oldest ones. Raises OSError if nothing can be written."""
         if not self.place.exists():
             self.place.mkdir(parents=True)
             write_file(self.place / ".gitignore", b"*\n")
         saved = SavedRun(record, self.folder / f"{self._now()}_{_plain(record.title) or 'run'}")
         for old in self.runs()[KEPT:]:
-            with suppress(OSError):  # with a file of the reader's own in it: it stays
+            with suppress(OSError):  # a folder that contains a user's file is kept
                 remove_folder(old)
         return saved
 
     def _now(self) -> str:
-        """The time as a name has it; one second after the newest run, if that is of this second or of a later one."""
+        """Return the time in the form of a name, or the second after the newest run if that is later."""
         now = time.strftime(TIME)
         newest = max((run.name[: len(now)] for run in self.runs()), default="")
         if now > newest:
@@ -71,14 +71,14 @@ class Shelf:
 
 
 class SavedRun:
-    """The folder of a run that goes on.
+    """The folder of a run in progress.
 
-    Each step is added to its files. Where the record was turned back it is written anew, whole or not at all.
+    Each step is appended to its files. After a rewind, the whole record is written again, completely or not at all.
 
     Attributes:
-        path: of the folder.
-        every: completions are saved of each `every`-th step.
-        complaint: the reason why nothing more is saved, "" as a rule.
+        path: the folder.
+        every: completions are saved for every `every`-th step.
+        complaint: the reason why the run is no longer saved; "" while it is saved.
     """
 
     def __init__(self, record: RunRecord, path: Path):
@@ -88,9 +88,9 @@ class SavedRun:
         self._write_anew()
 
     def keep_up(self, whole: bool = False) -> None:
-        """Save what the record has and the folder has not; `whole` writes all of it anew, and waits for the disk.
+        """Save the steps that are not in the folder yet; `whole` writes the whole record again, and waits for the disk.
 
-        An error ends the saving, not the run: its words are the `complaint`.
+        An OSError ends the saving but not the run; its message becomes the `complaint`.
         """
         if self.complaint:
             return
@@ -100,7 +100,7 @@ class SavedRun:
             else:
                 self._append()
         except OSError as error:
-            self.complaint = f"The run is not saved any more: {error}."
+            self.complaint = f"The run is no longer saved: {error}."
 
     def _append(self) -> None:
         steps = self.record.steps[self._steps :]
@@ -117,8 +117,8 @@ class SavedRun:
             self._write_anew()
         if sizes[1] > MEGABYTES * 1e6:
             self.complaint = (
-                f"The run is not saved any more: its metrics take more than {MEGABYTES} MB. "
-                "dashboard.record.save(folder) writes all of it."
+                f"The run is no longer saved: its metrics take more than {MEGABYTES} MB. "
+                "dashboard.record.save(folder) saves all of it."
             )
 
     def _write_anew(self) -> None:
@@ -128,12 +128,12 @@ class SavedRun:
 
 
 def notebook_name() -> str:
-    """The name of the notebook whose kernel this is, without .ipynb; "notebook" where Jupyter does not say it."""
+    """Return the name of this kernel's notebook, without .ipynb; "notebook" if Jupyter does not provide it."""
     return _plain(Path(os.environ.get("JPY_SESSION_NAME", "")).stem) or "notebook"
 
 
 def _plain(words: str) -> str:
-    """A name for a folder."""
+    """Turn words into the name of a folder."""
     return re.sub(r"[^\w.-]+", "_", words).strip("_.")[:60]
 
 

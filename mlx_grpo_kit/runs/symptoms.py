@@ -1,4 +1,4 @@
-"""Symptoms of a sick run: each function returns a message if the run has one symptom, else an empty text."""
+"""Symptoms of a sick run: each function returns a message if the run has its symptom, else an empty string."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ from mlx_grpo_kit.runs.symptoms_of_updates import (
 )
 
 ALONE = (no_number, nothing_scored)
-"""After one of these, the other numbers say nothing."""
+"""Symptoms that are reported alone, because they make the other numbers meaningless."""
 
 LOOKS = (
     reward_fails, scored_otherwise, bonus_pays, paid_for_something_else, too_random, reward_fell, truncated, collapse,
     one_full_one_empty, no_exploration, tied, zero_gradient, entropy_gone, entropy_runs_away, length_runs_away,
     clipped_away, kl_runs_away, reference_moves, held_still, nothing_moves,
 )  # fmt: skip
-"""The causes before their consequences."""
+"""All other symptoms, with causes before their consequences."""
 
-# A finding is not reported if one of its causes is.
+# A symptom is not reported if one of these causes is reported.
 FOLLOWS_FROM: dict[Callable[[History], str], set[str]] = {
     reward_fell: {"bonus_pays"},
     truncated: {"bonus_pays", "paid_for_something_else", "too_random"},

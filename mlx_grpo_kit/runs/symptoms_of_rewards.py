@@ -1,4 +1,4 @@
-"""Symptoms of rewards: what is paid, what is not, and what a policy has found out about it."""
+"""Symptoms in the rewards: rewards that fail, never differ, or pay for something other than right answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mlx_grpo_kit.runs.history import (
 )
 from mlx_grpo_kit.runs.wording import percent, quoted, short
 
-FEW_PROMPTS = 8  # with fewer different prompts, equal completions say little
+FEW_PROMPTS = 8  # with fewer different prompts, equal completions prove little
 
 
 def nothing_scored(run: History) -> str:
@@ -26,7 +26,7 @@ def nothing_scored(run: History) -> str:
         since = run.since(lambda metrics: math.isnan(number_of(metrics, "reward")))
         return (
             f"No completion has had a reward since step {since}: every reward function returned None. Without rewards "
-            "there are no advantages, and nothing is learned. Check what the functions get: is it the task they expect?"
+            "there are no advantages, and nothing is learned. Are the reward functions meant for this task?"
         )
     return ""
 
@@ -45,7 +45,7 @@ def reward_fails(run: History) -> str:
 
 
 def paid_for_something_else(run: History) -> str:
-    """Completions used to be right and no longer are, and the reward has not fallen."""
+    """Report that completions used to be right and no longer are, although the reward has not fallen."""
     if len(run.records) < SOON or not run.now("reward", SOON) >= run.first("reward"):
         return ""
     before, now = right_share(run.earliest), right_share(run.latest)
@@ -56,7 +56,7 @@ def paid_for_something_else(run: History) -> str:
     text, share, *_ = run.commonest
     commonest = f" The most common completion is {quoted(text)}, with {percent(share)} of all." if share >= 0.2 else ""
     return (
-        f"The reward pays for something else than right answers: in the first steps {percent(before)} of the "
+        f"The reward pays for something other than right answers: in the first steps {percent(before)} of the "
         f"completions were right, in the latest {percent(now)}, and the mean reward went from "
         f"{short(run.first('reward'))} to {short(run.now('reward', SOON))}.{commonest} If that is not what you want, "
         "read completions, correct the reward, and start again from an earlier checkpoint."
@@ -71,13 +71,13 @@ def collapse(run: History) -> str:
         return ""  # the one right answer
     if run.has_learned:
         return (
-            f"{percent(share)} of the latest completions are the same text, {quoted(text)}, to {prompts} different "
+            f"{percent(share)} of the latest completions are the same text, {quoted(text)}, for {prompts} different "
             f"prompts, and the mean reward is {short(run.now('reward', SOON))}. Unless this is the right answer to "
             "all of them, the reward does not look at the answer: the policy has found a text that always pays. "
             "Correct the reward, and start again from an earlier checkpoint."
         )
     return (
-        f"{percent(share)} of the latest completions are the same text, {quoted(text)}, to {prompts} different "
+        f"{percent(share)} of the latest completions are the same text, {quoted(text)}, for {prompts} different "
         f"prompts: the policy has collapsed to one answer (reward {short(run.now('reward', SOON))}). If all "
         "completions of a group are equal, there is nothing to compare, so the policy does not recover by itself. "
         "Start again, or go back to an earlier checkpoint, with a lower learning_rate or with beta > 0, and check "
@@ -86,7 +86,7 @@ def collapse(run: History) -> str:
 
 
 def one_full_one_empty(run: History) -> str:
-    """One reward function pays every completion in full, while another pays none."""
+    """Report that one reward function pays every completion in full, while another pays none."""
     names = [function_of(name) for name in run.names() if is_reward_mean(name)]
     full = next((name for name in names if _share(run, name) > 0.95), None)
     empty = [name for name in names if _is_empty(run, name)]
@@ -95,8 +95,8 @@ def one_full_one_empty(run: History) -> str:
     name = empty[0]
     since = run.since(lambda metrics: not number_of(metrics, f"rewards/{name}/mean") > 0.3 * _spread(metrics, name))
     return (
-        f"Reward {full!r} is given in full to (nearly) every completion, and {name!r} to (nearly) none, since step "
-        f"{since} (means {short(run.now(f'rewards/{full}/mean'))} and {short(run.now(f'rewards/{name}/mean'))}). The "
+        f"Since step {since}, (nearly) every completion has had reward {full!r} in full, and (nearly) none has had "
+        f"{name!r} (means {short(run.now(f'rewards/{full}/mean'))} and {short(run.now(f'rewards/{name}/mean'))}). The "
         f"policy has found the easy reward and gets no signal from the other: it may be hacking {full!r}. Pay less "
         f"for {full!r}, or pay it only together with {name!r}. Make {name!r} reachable with easier problems or "
         f"partial credit. (If {name!r} is a penalty, 0 is its best value.)"
@@ -109,7 +109,7 @@ def is_reward_mean(name: str) -> bool:
 
 
 def function_of(name: str) -> str:
-    """ "rewards/correct/mean" -> "correct"."""
+    """Return a reward function's name: "rewards/correct/mean" -> "correct"."""
     return name.removeprefix("rewards/").rpartition("/")[0]
 
 
@@ -118,7 +118,7 @@ def _spread(metrics: Mapping[str, Any], name: str) -> float:
 
 
 def _share(run: History, name: str) -> float:
-    """The share p of completions that are rewarded, if a reward is 0 or c: from m = p c and s^2 = p (1 - p) c^2."""
+    """Estimate the share p of rewarded completions, if a reward is 0 or c: m = p c and s^2 = p (1 - p) c^2."""
     mean, spread = run.now(f"rewards/{name}/mean"), run.now(f"rewards/{name}/std")
     return mean**2 / (mean**2 + spread**2) if mean > 0 else 0.0
 
@@ -132,7 +132,7 @@ def _is_empty(run: History, name: str) -> bool:
 
 
 def no_exploration(run: History) -> str:
-    """From the first step on all completions of a group are the same text."""
+    """Report that all completions of a group have been the same text since the first step."""
     if len(run.records) < SOON or run.has_learned:
         return ""
     latest, earliest = groups_of(run.latest), groups_of(run.earliest)
@@ -150,8 +150,8 @@ def no_exploration(run: History) -> str:
         of = "" if math.isnan(entropy) else f", although the policy itself is not certain (entropy {short(entropy)})"
         why = f"Sampling takes the likeliest token{of}. Loosen top_k, top_p or min_p, or raise temperature."
     return (
-        f"In {percent(share)} of the groups all completions are the same text, and so they were in the first steps: "
-        f"there is nothing to compare, and so little or nothing is learned. {why}"
+        f"In {percent(share)} of the groups all completions are the same text, as in the first steps: "
+        f"there is nothing to compare, so little or nothing is learned. {why}"
     )
 
 
@@ -180,8 +180,8 @@ def _why_tied(run: History) -> str:
     right = right_share(run.latest)
     if mean_of(0 < right_share(group) < 1 for group in groups_of(run.latest)) > 0.1:
         return (
-            f"{percent(right)} of the completions are right, and they get the same as the wrong ones beside them: the "
-            "reward does not look at the answer. Correct the reward function."
+            f"{percent(right)} of the completions are right, but they get the same reward as the wrong ones in their "
+            "groups: the reward does not look at the answer. Correct the reward function."
         )
     if right < 0.05:
         return (

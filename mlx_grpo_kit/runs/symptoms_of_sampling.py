@@ -1,4 +1,4 @@
-"""Symptoms of sampling: completions that do not end, are too random or too certain, or are scored by another model."""
+"""Symptoms in the sampling: completions do not end, are too random or too certain, or are scored differently."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from mlx_grpo_kit.runs.symptoms_of_updates import reward_fell
 from mlx_grpo_kit.runs.wording import percent, short
 
 SCORED_MINUS_SAMPLED = "sampling/sampling_logp_difference/mean"
-"""The metric of how far scorer and sampler differ, in the log-probability of a token."""
+"""The metric of the difference between the log-probabilities that scorer and sampler give to a token."""
 
-MUCH_ENTROPY = 1.5  # nats per token: as if from 4.5 equally likely tokens
+MUCH_ENTROPY = 1.5  # nats per token, the entropy of 4.5 equally likely tokens
 
 
 def scored_otherwise(run: History) -> str:
@@ -21,14 +21,14 @@ def scored_otherwise(run: History) -> str:
         return ""
     since = run.since(lambda metrics: number_of(metrics, SCORED_MINUS_SAMPLED) > 0.02)
     return (
-        f"The log-probabilities of scorer and sampler differ by {short(apart)} per token, since step {since}: they do "
-        "not describe the same distribution. Look for a different temperature, tokens shifted by one position, "
-        "padding without a mask, other weights, or lower precision in the sampler."
+        f"The log-probabilities of scorer and sampler have differed since step {since}, now by {short(apart)} per "
+        "token. They do not describe the same distribution. Look for a different temperature, tokens shifted by one "
+        "position, padding without a mask, different weights, or lower precision in the sampler."
     )
 
 
 def too_random(run: History) -> str:
-    """From the first step on tokens are drawn almost at random, and rewards are rare."""
+    """Report that tokens have been drawn almost at random since the first step, and that rewards are rare."""
     now, first = run.now("entropy", SOON), run.start("entropy")
     reward, spread = run.now("reward", SOON), run.now("reward_std", SOON)
     if len(run.records) < SOON or not (min(now, first) >= MUCH_ENTROPY and (reward == 0 or reward < spread)):
@@ -47,13 +47,13 @@ def truncated(run: History) -> str:
     if len(run.records) < SOON or not share >= 0.5:
         return ""
     if run.start("completions/clipped_ratio") < 0.5 and (reward_fell(run) or collapse(run)):
-        return ""  # answers used to end: what destroyed the policy is the reason that they no longer do
+        return ""  # answers used to end, and no longer do because something else destroyed the policy
     since = run.since(lambda metrics: number_of(metrics, "completions/clipped_ratio") >= 0.5)
     longest = round(run.now("completions/max_length", SOON))
     tokens = f"{longest} token{'s' if longest > 1 else ''}"
     return (
-        f"{percent(share)} of the completions never end: they are cut off at {tokens}, since step {since}. Rewards "
-        "never see an answer that comes later, and the end token is never rewarded. Raise max_completion_length, "
+        f"{percent(share)} of the completions do not end by themselves: they have been cut off at {tokens} since step "
+        f"{since}. An answer after that gets no reward, nor does the end token. Raise max_completion_length, "
         "check that the model has the right end token (eos_token_id), or set stop_strings."
     )
 

@@ -1,4 +1,4 @@
-"""Symptoms of updates: too large, too small, held back by a penalty, clipped away, or not there at all."""
+"""Symptoms in the updates: they are too large, too small, held back by a penalty, clipped away, or missing."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from mlx_grpo_kit.runs.symptoms_of_rewards import function_of, is_reward_mean
 from mlx_grpo_kit.runs.wording import percent, short
 
 LONG = 3 * RECENT  # steps after which something should have moved
-CHANCE = 2.5  # standard errors within which two means are called the same
-NO_CHANCE = 4.0  # standard errors beyond which a fall is no accident: the best of many places is lucky by some
+CHANCE = 2.5  # standard errors within which two means count as equal
+NO_CHANCE = 4.0  # standard errors beyond which a fall is not chance; more than CHANCE, since the best point was lucky
 
 
 def no_number(run: History) -> str:
@@ -38,7 +38,7 @@ def no_number(run: History) -> str:
 
 
 def bonus_pays(run: History) -> str:
-    """An entropy bonus makes the policy random."""
+    """Report that an entropy bonus makes the policy random."""
     now, first = run.now("entropy", SOON), run.first("entropy")
     if len(run.records) < SOON or not (run.now("entropy_coef", SOON) > 0 and now > 2 * run.start("entropy")):
         return ""
@@ -47,8 +47,8 @@ def bonus_pays(run: History) -> str:
     return (
         f"Entropy has risen from {short(first)} to {short(now)} nats per token, and the reward has not risen "
         f"({short(run.start('reward'))} to {short(run.now('reward', SOON))}): the entropy bonus pays more for random "
-        f"tokens than the reward for good ones. Lower entropy_coef (now {run.now('entropy_coef', SOON):.3g}; 0.001 to "
-        "0.01 is usual)."
+        "tokens than the reward pays for good ones. Lower entropy_coef "
+        f"(now {run.now('entropy_coef', SOON):.3g}; 0.001 to 0.01 is usual)."
     )
 
 
@@ -56,7 +56,7 @@ def reward_fell(run: History) -> str:
     if words := _fell_at_once(run):
         return words
     names = ["reward"]
-    if run.now("reward") < 0.9 * run.best("reward")[0]:  # else it may have traded one reward for another
+    if run.now("reward") < 0.9 * run.best("reward")[0]:  # else the policy may have traded one reward for another
         names += [name for name in run.names() if is_reward_mean(name)]
     for name in names if run.long_enough else ():
         (best, at), now = run.best(name), run.now(name)
@@ -72,7 +72,7 @@ def reward_fell(run: History) -> str:
 
 
 def _fell_at_once(run: History) -> str:
-    """The first updates destroyed the policy: what step 1 could do is gone, and completions look different."""
+    """Report that the first updates destroyed the policy: it has lost its reward, and completions look different."""
     start, spread, now = run.start("reward"), run.start("reward_std"), run.now("reward", SOON)
     count = len(completions_of(run.records[0]))
     if len(run.records) < SOON or not (start > 3 * spread / math.sqrt(max(count, 1)) and now < start / 2):
@@ -101,7 +101,7 @@ def zero_gradient(run: History) -> str:
     if len(run.records) < SOON or any(number_of(record, "grad_norm") != 0 for record in run.recent[-SOON:]):
         return ""
     if run.now("frac_reward_zero_std", SOON) == 1:
-        return ""  # all groups are tied: `tied` reports it, or it is success
+        return ""  # all groups are tied: `tied` reports it, unless the task is solved
     since = run.since(lambda metrics: number_of(metrics, "grad_norm") == 0)
     return (
         f"The gradient has been exactly 0 since step {since}, although rewards differ within groups: the policy does "
@@ -124,7 +124,7 @@ def clipped_away(run: History) -> str:
 
 
 def held_still(run: History) -> str:
-    """The KL penalty makes up the loss and its gradient, and the reward does not rise."""
+    """Report that the KL penalty makes up nearly all of the loss and its gradient, and the reward does not rise."""
     if len(run.records) < 2 * RECENT or not run.now("kl") > 0 or not run.moved("reward") < CHANCE:
         return ""
     losses, kls = (([number_of(record, name) for record in run.recent]) for name in ("loss", "kl"))
@@ -135,13 +135,14 @@ def held_still(run: History) -> str:
     reward = mean_of(run.values("reward", first=True))
     return (
         f"The KL penalty holds the policy at its reference: the loss is nearly all penalty (about {slope:.2g} times "
-        f"KL), the gradient is {longer:.0f} times as long as in step {step_of(run.records[0])}, before KL pulled, and "
-        f"the reward has not risen ({short(reward)} to {short(run.now('reward'))}). Lower beta (0 to 0.1 is usual)."
+        f"KL), the gradient is {longer:.0f} times as long as in step {step_of(run.records[0])}, when the penalty was "
+        f"still 0, and the reward has not risen ({short(reward)} to {short(run.now('reward'))}). Lower beta (0 to 0.1 "
+        "is usual)."
     )
 
 
 def nothing_moves(run: History) -> str:
-    """Reward, entropy and length are what they were: the updates are too small."""
+    """Report that reward, entropy and length have not changed, because the updates are too small."""
     names = ("reward", "entropy", "completions/mean_length")
     if len(run.records) < LONG or run.solved or not run.now("grad_norm") > 0:
         return ""
@@ -156,8 +157,9 @@ def nothing_moves(run: History) -> str:
     reward = mean_of(run.values("reward", first=True))
     return (
         f"Nothing has moved in {len(run.records)} steps: in the first {RECENT} the mean reward was {short(reward)} and "
-        f"the entropy {short(before)}, in the latest {short(run.now('reward'))} and {short(run.now('entropy'))}, which "
-        f"is chance. There is a gradient, so the updates are too small to be seen. Raise learning_rate{now}."
+        f"the entropy {short(before)}; in the latest {RECENT} they are {short(run.now('reward'))} and "
+        f"{short(run.now('entropy'))}, a difference that chance explains. There is a gradient, so the updates are too "
+        f"small to have a visible effect. Raise learning_rate{now}."
     )
 
 

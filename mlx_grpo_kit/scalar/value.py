@@ -200,7 +200,7 @@ class Value:
     def __float__(self):
         raise TypeError(
             f"{self!r} was about to become a plain float, which forgets its graph. Use the Value's own "
-            "exp, log, tanh ... instead of those of math and NumPy; if you only want the number, .data."
+            "exp, log, tanh ... instead of those of math and NumPy, or .data if you only want the number."
         )
 
     # micrograd's names, for reading only: the graph is in `parents`, the chain rule in `derivatives`.

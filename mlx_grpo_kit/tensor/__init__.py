@@ -7,8 +7,8 @@
     loss = T.mean((x @ w.T - y) ** 2)
     loss.backward()
 
-Where to read: `tensor.py`, `operators.py`, `function.py` and `graph.py` are the engine; `rules/rule.py` defines how to
-write an operation, and `rules/elementwise.py` has the first of them. Values and gradients equal torch's, even at edges.
+The engine is in `tensor.py`, `operators.py`, `function.py` and `graph.py`. `rules/rule.py` explains how to write an
+operation; `rules/elementwise.py` has the simplest ones. Values and gradients equal torch's, even at edge cases.
 """
 
 from mlx_grpo_kit.tensor.tensor import Tensor as Tensor  # isort: skip (first: it loads the operations, which need it)

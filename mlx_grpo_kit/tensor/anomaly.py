@@ -1,4 +1,4 @@
-"""The checks of `detect_anomaly`: the origin of a nan, and arrays that were changed without the engine."""
+"""The checks of `detect_anomaly`, for the origin of a nan and for arrays that were changed unseen by the engine."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ PACKAGE = str(Path(__file__).parent)
 
 
 class AnomalyError(ArithmeticError):
-    """An operation made a nan or an inf; the message names it."""
+    """An error that names the operation that returned a nan or an inf, or whose saved array was changed."""
 
 
 def line() -> str:
-    """The line of the user's program that is running: the nearest frame outside of the engine."""
+    """Return the line of the user's program that is running, from the nearest frame outside the engine."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
         frame = frame.f_back
     path = frame.f_code.co_filename
-    # IPython names a cell by a checksum, which means nothing to a reader, so the text of the line is shown.
+    # IPython names a cell by a checksum, which means nothing to a user, so the text of the line is shown.
     is_cell = "ipykernel_" in path or path.startswith("<ipython-input")
     text = linecache.getline(path, frame.f_lineno).strip()
     return f"{'a notebook cell' if is_cell else Path(path).name}, line {frame.f_lineno}" + (text and f" (`{text}`)")
 
 
 def check_forward(function: type, arrays: list[np.ndarray | None], output: np.ndarray) -> None:
-    """Raise AnomalyError for a new nan.
+    """Raise AnomalyError if the result has a nan and no input has one.
 
-    A nan in the input is passed on, and an inf may be intended (a mask before softmax).
+    An inf raises no error, because it may be intended, as in a mask before softmax.
     """
     if np.isnan(output).any() and not any(np.isnan(array).any() for array in arrays if array is not None):
         index = _first(np.isnan(output))
@@ -65,7 +65,7 @@ def check_backward(node: Any, grad: np.ndarray, input_grads: list[np.ndarray | N
 
 
 def fingerprint(ctx: Any) -> dict[str, int]:
-    """A checksum of each saved array."""
+    """Return a checksum of each saved array, by name."""
     return {
         name: zlib.crc32(np.ascontiguousarray(value))
         for name, value in vars(ctx).items()
@@ -78,7 +78,7 @@ def check_fingerprint(node: Any) -> None:
         if zlib.crc32(np.ascontiguousarray(vars(node.ctx)[name])) != before:
             raise AnomalyError(
                 f"ctx.{name}, an array that {node.function.__name__} saved for its backward in "
-                f"{node.line}, has other numbers now. Something wrote into it, as x.data[0] = 1 does."
+                f"{node.line}, has changed since. Something wrote into it, as x.data[0] = 1 does."
             )
 
 

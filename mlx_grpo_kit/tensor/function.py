@@ -1,6 +1,7 @@
-"""`Function`: an operation, made of a forward and a backward over NumPy arrays.
+"""`Function`: an operation with a forward and a backward pass over NumPy arrays.
 
-`apply` does everything that all operations have in common: constants, error messages, and recording the graph.
+`apply` does what all operations have in common: it converts constants, adds shapes to error messages, and records the
+graph.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Context:
-    """The values that `forward` saves for `backward`, under any names. `needs_input_grad` has one bool per input."""
+    """The values that `forward` saves for `backward`, as attributes. `needs_input_grad` has one bool per input."""
 
     saved_names: tuple[str, ...] = ()
 
@@ -42,20 +43,20 @@ class Function:
         class Square(Function):
             @staticmethod
             def forward(ctx, x):            # arrays in, an array out
-                ctx.x = x                   # what backward will need; ctx.save_for_backward(x) is torch's way
+                ctx.x = x                   # backward needs it; ctx.save_for_backward(x) is torch's way
                 return x * x
 
             @staticmethod
             def backward(ctx, grad):        # d(loss)/d(result) in, d(loss)/d(input) out: one array for each input
                 return grad * 2 * ctx.x
 
-    Inputs are the positional arguments of apply: tensors, or arrays and numbers, which are constants. Keyword arguments
-    go to forward as they are. If forward saves arrays of the caller, they are copied, so the caller may change them. If
-    NumPy broadcast an input in forward, backward returns its gradient in the broadcast shape, and the engine sums it
-    back. None stands for no gradient.
+    The positional arguments of apply are the inputs: tensors, or arrays and numbers, which are constants. Keyword
+    arguments are passed to forward unchanged. If forward saves an array that belongs to the caller, the engine copies
+    it, so the caller may change the original. If NumPy broadcasts an input in forward, backward may return its gradient
+    in the broadcast shape, and the engine sums it to the input's shape. Return None for an input without a gradient.
 
-    A forward that returns a tuple has several results: apply returns a tuple of tensors, and backward(ctx, *grads) gets
-    one gradient for each result, zeros for a result that was not used.
+    If forward returns a tuple, apply returns a tuple of tensors, and backward(ctx, *grads) receives one gradient per
+    result, with zeros for a result that was not used.
     """
 
     @staticmethod
@@ -70,10 +71,10 @@ class Function:
 
     @classmethod
     def apply(cls, *inputs: Any, **settings: Any) -> Any:
-        """Compute the result, a Tensor or a tuple of them, and record how, if one of the inputs requires a gradient.
+        """Compute the result, a Tensor or a tuple of Tensors, and record the operation if an input requires a gradient.
 
         Raises:
-            ValueError, IndexError, TypeError: forward cannot use these inputs; the message contains their shapes.
+            ValueError, IndexError, TypeError: forward does not accept these inputs; the message contains their shapes.
         """
         operands = tensor.as_tensors(inputs)
         arrays = [x._data if x is not None else None for x in operands]
@@ -108,7 +109,7 @@ class Function:
 
 
 def _keep(ctx: Context, settings: dict[str, Any]) -> None:
-    """Replace saved arrays of the caller, such as an index, by copies."""
+    """Replace saved arrays that belong to the caller, such as an index, by copies."""
     for setting in settings.values():
         if isinstance(setting, CONTAINERS):
             for attribute, value in vars(ctx).items():
@@ -117,7 +118,7 @@ def _keep(ctx: Context, settings: dict[str, Any]) -> None:
 
 
 class Several:
-    """A Function with several results in the form that the engine needs: one row of all floating-point results."""
+    """A Function with several results, wrapped for the engine as one with one result: a row of all their floats."""
 
     def __init__(self, function: type[Function], arrays: list[np.ndarray]):
         self.__name__, self.__module__, self.function = function.__name__, function.__module__, function
@@ -136,7 +137,7 @@ class Several:
 
 
 class Output(Function):
-    """One of several results: a piece of the row."""
+    """One of several results, cut out of the row."""
 
     @staticmethod
     def forward(ctx, row, start, like):
@@ -153,7 +154,7 @@ class Output(Function):
 def _several(
     function: type[Function], ctx: Context, operands: list[Tensor | None], parts: tuple, settings: dict[str, Any]
 ) -> tuple[Tensor, ...]:
-    arrays = [np.array(part) for part in parts]  # copies, so that changing them does not change what ctx saved
+    arrays = [np.array(part) for part in parts]  # copies, so that changing them does not change arrays that ctx saved
     floats = [array.ravel() for array in arrays if array.dtype.kind == "f"]
     if mode.anomaly:
         for array in arrays:

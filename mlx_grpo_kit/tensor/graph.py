@@ -6,8 +6,7 @@ Three classes of nodes, named as in PyTorch:
     BackwardFunction  the result of an operation. It turns the gradient of the result into gradients of the inputs.
     Constant          an input that needs no gradient, such as data. The walk does not go there.
 
-This file does once what every backward needs: gradients wait for each other, broadcasting is undone, shapes are
-checked.
+This file does the work that all backward functions share: it adds up gradients, undoes broadcasting, and checks shapes.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ if TYPE_CHECKING:
 
 
 class AutogradError(RuntimeError, ValueError):
-    """The gradient cannot be computed as asked. A RuntimeError as in PyTorch, a ValueError as elsewhere in this kit."""
+    """An error for a gradient that cannot be computed: a RuntimeError, as in PyTorch, and also a ValueError."""
 
 
 class Node:
-    """The base of the three kinds of nodes: they print like `<MulBackward>`."""
+    """The base class of the three kinds of nodes, which print like `<MulBackward>`."""
 
     __slots__ = ()
 
@@ -39,7 +38,7 @@ class Node:
 
 
 class AccumulateGrad(Node):
-    """The end of a path: add the gradient to the leaf's `.grad`."""
+    """The end of a path, where the gradient is added to the leaf's `.grad`."""
 
     __slots__ = ("variable",)
 
@@ -80,7 +79,7 @@ class BackwardFunction(Node):
     """One backward step: from the gradient of an operation's result to the gradients of its inputs.
 
     Attributes:
-        next_functions: the nodes of the inputs, in their order.
+        next_functions: the nodes of the inputs, in order.
         shape: the shape of the operation's result.
         dtype: the dtype of the operation's result.
         retained_by: the result, if its retain_grad() was called.
@@ -121,15 +120,22 @@ class BackwardFunction(Node):
 
     @property
     def inputs(self) -> list[AccumulateGrad | BackwardFunction | Constant]:
-        """next_functions without those of None arguments, for a picture of the graph."""
+        """The nodes of all inputs that are not None, for a picture of the graph."""
         return [node for node in self.next_functions if not isinstance(node, Constant) or node.variable is not None]
 
     def apply(self, grad: np.ndarray) -> list[np.ndarray | None]:
-        """One gradient per input, of its shape and dtype, or None."""
+        """Return one gradient per input: an array with the input's shape and dtype, or None.
+
+        Raises:
+            AutogradError: the graph has been freed, a saved array was modified, or backward returned gradients that do
+                not fit the inputs.
+            TypeError: backward returned something other than arrays.
+        """
         if self.ctx is None:
             raise AutogradError(
-                f"Trying to backward through the graph a second time: what {self.name()} had saved was freed by the "
-                "first. Specify retain_graph=True in the first backward(), or compute the result again."
+                f"Trying to backward through the graph a second time: the first time freed the arrays that "
+                f"{self.name()} had saved. Specify retain_graph=True in the first backward(), or compute the result "
+                "again."
             )
         for attribute, value, version, count in self.saved:
             if version.count != count:
@@ -144,14 +150,14 @@ class BackwardFunction(Node):
         try:
             grads = self.function.backward(self.ctx, grad)
         except Exception as error:
-            error.add_note(f"This happened in {self.function.__name__}.backward, whose result had shape {self.shape}.")
+            error.add_note(f"This happened in {self.function.__name__}.backward, for a result of shape {self.shape}.")
             raise
         grads = grads if isinstance(grads, tuple | list) else (grads,)
         if len(grads) != len(self.next_functions):
             raise AutogradError(
                 f"function {self.name()} returned an incorrect number of gradients (expected "
-                f"{len(self.next_functions)}, got {len(grads)}): one for each input, None for an "
-                "input without."
+                f"{len(self.next_functions)}, got {len(grads)}). Return one for each input, and None for an "
+                "input without a gradient."
             )
         return [
             None if g is None or isinstance(node, Constant) else self._fitting(g, node, position)
@@ -176,14 +182,14 @@ class BackwardFunction(Node):
 
 
 def walk_back(root: AccumulateGrad | BackwardFunction, grad: np.ndarray, retain_graph: bool) -> None:
-    """Pass gradients from node to node.
+    """Pass gradients from node to node, starting with `grad` at `root`.
 
-    A node waits until its whole gradient has arrived, hence the topological order.
+    The walk is in reverse topological order, so that a node's gradient is complete before the node passes it on.
     """
     grads = {root: grad}
     for node in reversed(topological_order(root)):
         grad = grads.pop(node, None)
-        if grad is None:  # no gradient arrived: a backward on the way returned None
+        if grad is None:  # no gradient arrived, because an earlier backward returned None
             continue
         for hook in tuple(node.hooks):
             changed = hook(grad)
@@ -205,9 +211,9 @@ def walk_back(root: AccumulateGrad | BackwardFunction, grad: np.ndarray, retain_
 
 
 def topological_order(root: AccumulateGrad | BackwardFunction) -> list[AccumulateGrad | BackwardFunction]:
-    """Every node that a gradient can reach from `root`, once. Each comes after the nodes it passes gradients to.
+    """List every node that a gradient can reach from `root`, each after the nodes that it passes gradients to.
 
-    Nodes to visit are in a list and not on Python's call stack, which overflows at a thousand operations.
+    The nodes to visit are kept in a list, because Python's call stack overflows at about a thousand operations.
     """
     order, seen, to_visit = [], set(), [root]
     while to_visit:
@@ -222,10 +228,10 @@ def topological_order(root: AccumulateGrad | BackwardFunction) -> list[Accumulat
 
 
 def unbroadcast(grad: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """The gradient of an array of `shape` that was broadcast to the shape of `grad`.
+    """Return the gradient of an array of `shape` that was broadcast to the shape of `grad`.
 
-    An element that was repeated gets the sum of the gradients of its copies. Broadcasting lines shapes up at the right,
-    so leading axes are new, and an axis of length 1 was stretched.
+    An element that was repeated gets the sum of its copies' gradients. Broadcasting aligns shapes at the right: it adds
+    leading axes and stretches axes of length 1.
 
     Raises:
         ValueError: `shape` does not broadcast to the shape of `grad`.
@@ -238,12 +244,12 @@ def unbroadcast(grad: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def node_of(tensor: Tensor | None) -> AccumulateGrad | BackwardFunction | Constant:
-    """The node of a tensor in the graph."""
+    """Return the node of a tensor in the graph: a Constant if the tensor is None or requires no gradient."""
     if tensor is None or not tensor._requires_grad:
         return Constant(tensor)
     return tensor.grad_fn or AccumulateGrad(tensor)
 
 
 def add_to_grad(tensor: Tensor, grad: np.ndarray) -> None:
-    """Add to `.grad`. The first gradient is copied: the array may be used elsewhere, and the user may change .grad."""
+    """Add to `.grad`. Copy the first gradient, because its array may be used elsewhere and you may change `.grad`."""
     tensor.grad = grad.copy() if tensor.grad is None else np.asarray(tensor.grad + grad)

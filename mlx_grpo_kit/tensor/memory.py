@@ -1,4 +1,4 @@
-"""The owner of an array's memory, and the number of in-place changes."""
+"""The owner of an array's memory, and the number of its in-place changes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CONTAINERS = (np.ndarray, list, tuple)  # a tuple may contain arrays, for exampl
 
 
 def copied(value: Any) -> Any:
-    """A copy of an array, and of the arrays within lists and tuples; anything else unchanged."""
+    """Copy an array, or the arrays inside a list or tuple; return anything else unchanged."""
     if isinstance(value, np.ndarray):
         return value.copy()
     return type(value)(map(copied, value)) if type(value) in CONTAINERS else value
@@ -25,11 +25,11 @@ class Version:
         self.count = 0
 
 
-BORROWED = Version()  # for memory of the caller, whose changes are not counted
+BORROWED = Version()  # for the caller's memory, whose changes are not counted
 
 
 def owner(array: np.ndarray) -> Any:
-    """The object that owns a view's memory; the array itself if it owns its memory."""
+    """Return the object that owns an array's memory, which is the array itself if it is not a view."""
     while (base := getattr(array, "base", None)) is not None:
         array = base
     return array

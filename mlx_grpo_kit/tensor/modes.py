@@ -19,9 +19,9 @@ mode = _Mode()
 
 @contextmanager
 def no_grad() -> Iterator[None]:
-    """Compute without recording a graph: for updates of parameters and for evaluation.
+    """Compute without recording a graph, for parameter updates and for evaluation.
 
-    `with no_grad():` around a block, or `@no_grad()` above a function. Results inside do not require gradients.
+    Use `with no_grad():` around a block or `@no_grad()` above a function. Results inside do not require gradients.
     """
     before, mode.recording = mode.recording, False
     try:
@@ -32,12 +32,12 @@ def no_grad() -> Iterator[None]:
 
 @contextmanager
 def detect_anomaly() -> Iterator[None]:
-    """Raise an error where a nan or inf arises, with the place. It is slow: use it to find an error, not for training.
+    """Raise an error at the operation that first returns a nan or inf. This is slow: use it for debugging only.
 
-    Inside the block an AnomalyError names the operation, the element and the line of your program
-    - when an operation makes a nan from other numbers,
-    - when the backward of an operation makes a nan or an inf out of a finite gradient,
-    - when an array that an operation saved for its backward has been changed without the engine (x.data[0] = 1).
+    Inside the block, an AnomalyError names the operation, the element and the line of your program if
+    - an operation returns a nan although none of its inputs has one,
+    - the backward of an operation turns a finite gradient into nan or inf,
+    - an array that an operation saved for its backward was changed unseen by the engine (x.data[0] = 1).
 
     Both the computation and its backward() must be inside the block.
     """

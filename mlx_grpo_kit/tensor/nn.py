@@ -1,4 +1,4 @@
-"""Layers: objects that hold parameters and compute with them. Shapes, names and initial weights are torch.nn's.
+"""Layers: objects that hold parameters and compute with them. Shapes, names and initial weights follow torch.nn.
 
     class MLP(nn.Module):
         def __init__(self):
@@ -7,7 +7,7 @@
         def forward(self, x):
             return self.out(T.relu(self.hidden(x)))
 
-Activations and pooling have no parameters and need no layer: they are functions, even in a Sequential.
+Activations and pooling have no parameters, so they are plain functions, even in a Sequential.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _random = np.random.default_rng()
 
 
 def manual_seed(seed: int) -> None:
-    """Make the initial weights of later layers, and the choices of Dropout, repeatable."""
+    """Seed the initial weights of layers made from now on and the choices of Dropout."""
     global _random
     _random = np.random.default_rng(seed)
 
 
 class Module:
-    """Something with parameters.
+    """The base class of layers and models.
 
-    The parameters come from its attributes: tensors that require a gradient, modules, and lists of modules. Arrays
-        among the attributes are state that is saved but not trained, such as running means.
+    Its parameters are found in its attributes: tensors that require a gradient, modules, and lists of modules. Arrays
+    among the attributes are state that is saved but not trained, such as running means.
     """
 
     training = True
@@ -50,7 +50,7 @@ class Module:
         return self.forward(*inputs)
 
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
-        """This module and all modules inside, each with the prefix of its parameters' names."""
+        """Yield this module and all modules inside it, each after the prefix of its parameters' names."""
         yield prefix, self
         for attribute, value in vars(self).items():
             children = {attribute: value}
@@ -67,9 +67,9 @@ class Module:
                     yield prefix + attribute, module, attribute, value
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """Names as torch's: "hidden.weight", "blocks.0.weight" in a list, "0.weight" in a Sequential.
+        """Iterate over (name, parameter). A tensor with two names occurs once, under the first name.
 
-        A tensor with two names occurs once, under the first.
+        The names are torch's: "hidden.weight", "blocks.0.weight" in a list, "0.weight" in a Sequential.
         """
         parameters = {}
         for name, _, _, value in self._named():
@@ -81,12 +81,15 @@ class Module:
         return [parameter for _, parameter in self.named_parameters()]
 
     def zero_grad(self) -> None:
-        """Clear the gradients. backward() adds to them, so a training step starts with this."""
+        """Clear the gradients. Call this at the start of a training step, because backward() adds to them."""
         for parameter in self.parameters():
             parameter.grad = None
 
     def train(self, training: bool = True) -> Module:
-        """Switch to training: Dropout drops, and batch norm uses the batch's statistics. eval() switches back."""
+        """Switch to training mode, in which Dropout drops elements and batch norm uses the batch's statistics.
+
+        eval() switches back. Both return the module.
+        """
         for _, module in self.named_modules():
             module.training = training
         return self
@@ -95,11 +98,11 @@ class Module:
         return self.train(False)
 
     def astype(self, dtype: Any) -> Module:
-        """Convert parameters and state to np.float32 (the default) or np.float64.
+        """Convert parameters and state to np.float32 (the dtype of new layers) or np.float64, and return the module.
 
         Call it before you create an optimizer.
         """
-        converted = {}  # a tensor with two names is still one tensor afterwards
+        converted = {}  # a tensor with two names stays one tensor
         for _, module, attribute, value in list(self._named()):
             if id(value) not in converted:
                 converted[id(value)] = (
@@ -111,13 +114,18 @@ class Module:
         return self
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """Copies of all parameters and state, by name."""
+        """Return copies of all parameters and state, by name."""
         return {
             name: np.array(value.data if isinstance(value, Tensor) else value) for name, _, _, value in self._named()
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load numbers from a state_dict of this kit or torch. Raises ValueError for other names or shapes."""
+        """Load the numbers of a state_dict of this kit or of torch.
+
+        Raises:
+            TypeError: `state` is not a mapping.
+            ValueError: its names or shapes differ from the module's.
+        """
         own = {name: value for name, _, _, value in self._named()}
         if not isinstance(state, Mapping):
             raise TypeError(
@@ -145,7 +153,11 @@ class Module:
 
 
 class Linear(Module):
-    """x @ weight.T + bias. weight [out_features, in_features], initially uniform within 1 / sqrt(in_features)."""
+    """x @ weight.T + bias: [..., in_features] -> [..., out_features].
+
+    weight is [out_features, in_features]. Initially weight and bias are uniform between -b and b, where
+    b = 1 / sqrt(in_features).
+    """
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True):
         _check_sizes(self, in_features=in_features, out_features=out_features)
@@ -157,7 +169,7 @@ class Linear(Module):
 
 
 class Conv2d(Module):
-    """conv2d with its kernels: [N, in_channels, H, W] -> [N, out_channels, H', W']."""
+    """A convolution with its kernels: [N, in_channels, H, W] -> [N, out_channels, H', W']."""
 
     def __init__(
         self,
@@ -185,7 +197,7 @@ class Conv2d(Module):
 
 
 class BatchNorm(Module):
-    """batch_norm over channels: x [N, C] or [N, C, H, W]. torch's BatchNorm1d and BatchNorm2d."""
+    """Batch normalization of x [N, C] or [N, C, H, W], for both torch's BatchNorm1d and its BatchNorm2d."""
 
     def __init__(self, num_features: int, momentum: float = 0.1, eps: float = 1e-5):
         _check_sizes(self, num_features=num_features)
@@ -201,7 +213,7 @@ class BatchNorm(Module):
 
 
 class LayerNorm(Module):
-    """layer_norm along the last axis, of length `size`."""
+    """Layer normalization along the last axis, which has length `size`."""
 
     def __init__(self, size: int, eps: float = 1e-5):
         self.weight, self.bias, self.eps = _parameter(np.ones(size)), _parameter(np.zeros(size)), eps
@@ -211,7 +223,7 @@ class LayerNorm(Module):
 
 
 class RMSNorm(Module):
-    """rms_norm along the last axis, of length `size`."""
+    """RMS normalization along the last axis, which has length `size`."""
 
     def __init__(self, size: int, eps: float = 1e-6):
         self.weight, self.eps = _parameter(np.ones(size)), eps
@@ -221,7 +233,7 @@ class RMSNorm(Module):
 
 
 class Embedding(Module):
-    """A row of numbers for each of `num_embeddings` ids: integers [...] -> [..., embedding_dim]."""
+    """A table with one row of numbers for each of `num_embeddings` ids: integers [...] -> [..., embedding_dim]."""
 
     def __init__(self, num_embeddings: int, embedding_dim: int):
         self.weight = _parameter(_random.normal(size=(num_embeddings, embedding_dim)))
@@ -231,7 +243,7 @@ class Embedding(Module):
 
 
 class Dropout(Module):
-    """dropout with probability p, in training only."""
+    """Dropout with probability p, in training mode only."""
 
     def __init__(self, p: float = 0.5):
         self.p = p
@@ -241,14 +253,14 @@ class Dropout(Module):
 
 
 class Sequential(Module):
-    """Modules and functions, applied one after the other: Sequential(Linear(2, 8), T.relu, Linear(8, 1))."""
+    """Modules and functions that are applied in order: Sequential(Linear(2, 8), T.relu, Linear(8, 1))."""
 
     def __init__(self, *steps: Callable[[Tensor], Tensor]):
         for position, step in enumerate(steps):
             if not callable(step) or isinstance(step, type):
                 raise TypeError(
-                    f"Sequential: step {position} is {step!s:.80}; expected modules and functions one "
-                    "by one: Sequential(Linear(2, 8), T.relu). For a list write Sequential(*steps)."
+                    f"Sequential: step {position} is {step!s:.80}; expected modules and functions as separate "
+                    "arguments: Sequential(Linear(2, 8), T.relu). For a list write Sequential(*steps)."
                 )
             setattr(self, str(position), step)
 

@@ -1,7 +1,7 @@
 """Operators and methods of a Tensor: `a + b` is add(a, b), `x.exp()` is exp(x).
 
-Tensor takes its operators from here, and an operation makes a Tensor: `function.py` and `rules/rule.py` therefore
-write `tensor.Tensor`, by its module, which is complete when they run.
+Tensor inherits its operators from this file, and operations return Tensors. To avoid a circular import, `function.py`
+and `rules/rule.py` import the module `tensor` and look up its names when they run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Operators:
-    """The half of Tensor that only calls operations. The other half, with the numbers and `backward`, is Tensor."""
+    """The part of Tensor that only calls operations. Tensor itself has the numbers and `backward`."""
 
     __slots__ = ()
 
@@ -64,7 +64,7 @@ class Operators:
         return self._in_place(elementwise.div, np.true_divide, other)
 
     def _in_place(self, operation: Callable, ufunc: np.ufunc, other: Any) -> Tensor:
-        """x += y: recorded as x = x + y if necessary, else (in a training step) a change of x's numbers."""
+        """Compute x += y: record x = x + y if a gradient needs it, else (in a training step) change x's numbers."""
         if not _recorded(self, other):
             self.data = ufunc(self.data, _numbers(other), out=self.data, casting="same_kind")
             return self
@@ -132,15 +132,15 @@ class Operators:
     T = property(shapes.transpose)
 
     def reshape(self, *shape: Any) -> Tensor:
-        """The same numbers in the same order: x.reshape(2, 3) or x.reshape((2, 3))."""
+        """Return the same numbers in another shape: x.reshape(2, 3) or x.reshape((2, 3))."""
         return shapes.reshape(self, _unpacked(shape))
 
     def transpose(self, *axes: Any) -> Tensor:
-        """The axes in another order, x.transpose(1, 0) or x.transpose((1, 0)); without arguments in reverse order."""
+        """Reorder the axes: x.transpose(1, 0) or x.transpose((1, 0)). Without arguments, reverse them."""
         return shapes.transpose(self, _unpacked(axes) if axes else None)
 
     def argmax(self, axis: int | None = None) -> np.ndarray:
-        """The positions of the largest numbers: an array, because there is no gradient."""
+        """Return the positions of the largest numbers, as an array, because they have no gradient."""
         return self.data.argmax(axis)
 
     @property
@@ -175,7 +175,7 @@ class Operators:
         return (self[i] for i in range(len(self)))
 
     def item(self) -> float:
-        """The number in a tensor of size 1. Raises ValueError for any other size."""
+        """Return the number in a tensor of size 1. Raises ValueError for any other size."""
         if self.data.size != 1:
             raise ValueError(
                 f"a Tensor with {self.data.size} elements cannot be converted to a number; its shape is {self.shape}."
@@ -189,7 +189,7 @@ class Operators:
         if self.requires_grad:
             raise AutogradError(
                 f"{self._name} requires grad and was about to become a plain float, which forgets its history. Use "
-                "T.exp, T.log ... instead of math's functions; if you only want the number, .item()."
+                "T.exp, T.log ... instead of math's functions, or .item() if you only want the number."
             )
         return float(self.item())
 
@@ -210,19 +210,19 @@ class Operators:
         if self.requires_grad:
             raise AutogradError(
                 f"{self._name} of shape {self.shape} requires grad and was about to become a NumPy array, "
-                "which forgets its history. Use T.exp, T.stack ... instead of NumPy's functions; if you "
-                "only want the numbers, .data."
+                "which forgets its history. Use T.exp, T.stack ... instead of NumPy's functions, or .data "
+                "if you only want the numbers."
             )
         return np.array(self.data, dtype=dtype) if copy else np.asarray(self.data, dtype=dtype)
 
     def __array_ufunc__(self, ufunc, method, *inputs, **settings):
-        """NumPy's side of `array + tensor` and `array < tensor`."""
+        """Compute `array + tensor` and `array < tensor`, which NumPy passes on to this method."""
         if method == "__call__" and not settings and ufunc in UFUNCS:
             return UFUNCS[ufunc](*inputs)
         if method == "__call__" and not settings and ufunc in COMPARISONS:
             return ufunc(*map(_numbers, inputs))
         raise TypeError(
-            f"np.{ufunc.__name__} got a Tensor, and computes with arrays, which have no history. Use this "
+            f"np.{ufunc.__name__} got a Tensor, but it computes with arrays, which have no history. Use this "
             "package's operation (T.exp, not np.exp), or tensor.data if you only want the numbers."
         )
 
@@ -251,5 +251,5 @@ def _index(index: Any) -> Any:
 
 
 def _unpacked(arguments: tuple) -> Any:
-    """(2, 3) for (2, 3) and for ((2, 3),)."""
+    """Return (2, 3) for both (2, 3) and ((2, 3),)."""
     return arguments[0] if len(arguments) == 1 and not isinstance(arguments[0], int) else arguments

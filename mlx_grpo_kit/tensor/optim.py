@@ -1,4 +1,4 @@
-"""Optimizers, with the same numbers as torch.optim in every step."""
+"""Optimizers that make the same updates as torch.optim."""
 
 from __future__ import annotations
 
@@ -21,7 +21,12 @@ def _check(**settings: float) -> None:
 
 
 class Optimizer:
-    """Some parameters, and a rule that moves each by its gradient."""
+    """A list of parameters, and a rule that updates each of them by its gradient.
+
+    Raises:
+        ValueError: there are no parameters, one appears twice, or a setting is out of range.
+        TypeError: a parameter is not a leaf Tensor that requires a gradient.
+    """
 
     def __init__(self, parameters: Iterable[Tensor], lr: float):
         self.parameters, self.lr = list(parameters), lr
@@ -32,30 +37,30 @@ class Optimizer:
                 raise TypeError(f"can't optimize {parameter!r:.80}; expected leaf Tensors that require a gradient.")
         if len(set(map(id, self.parameters))) < len(self.parameters):
             raise ValueError(
-                "some parameters appear more than once and would be moved twice in a step; "
-                "model.parameters() has each of them once."
+                "some parameters appear more than once and would be updated twice per step; "
+                "model.parameters() lists each of them once."
             )
         if not _is_number(lr) or not lr >= 0:
             raise ValueError(f"Invalid learning rate: {lr!r}; expected 0 or more.")
 
     def zero_grad(self) -> None:
-        """Clear the gradients. backward() adds to them, so a training step starts with this."""
+        """Clear the gradients. Call this at the start of a training step, because backward() adds to them."""
         for parameter in self.parameters:
             parameter.grad = None
 
     def step(self) -> None:
-        """Move every parameter that has a gradient."""
+        """Update every parameter that has a gradient. Raises ValueError for a gradient of another shape."""
         for number, parameter in enumerate(self.parameters):
             if parameter.grad is not None:
                 if np.shape(parameter.grad) != parameter.shape:
                     raise ValueError(
                         f"parameter {number} has shape {parameter.shape} and a gradient of shape "
-                        f"{np.shape(parameter.grad)}; expected the same."
+                        f"{np.shape(parameter.grad)}; expected the same shape."
                     )
                 parameter.data -= self.update(number, parameter.data, parameter.grad)
 
     def update(self, number: int, data: np.ndarray, grad: np.ndarray) -> np.ndarray:
-        """The change to subtract from parameter `number`."""
+        """Return the array to subtract from parameter `number`; `data` and `grad` have the same shape."""
         raise NotImplementedError(f"{type(self).__name__} is an Optimizer without an update method.")
 
 
@@ -92,10 +97,10 @@ class SGD(Optimizer):
 
 
 class Adam(Optimizer):
-    """A step as long as the gradient is steady: p <- p - lr * mean(grad) / (sqrt(mean(grad**2)) + eps).
+    """Adam, with larger steps where the gradient is steady: p <- p - lr * mean(grad) / (sqrt(mean(grad**2)) + eps).
 
-    The means are moving averages with decays `betas`, corrected for their start at 0 (Kingma and Ba, 2014, algorithm
-    1). weight_decay adds weight_decay * p to the gradient.
+    The means are moving averages with decay rates `betas`, corrected for their start at 0 (Kingma and Ba, 2014,
+    algorithm 1). weight_decay adds weight_decay * p to the gradient.
     """
 
     def __init__(
@@ -127,8 +132,8 @@ class Adam(Optimizer):
     def adam_update(self, number: int, grad: np.ndarray) -> np.ndarray:
         mean, square, (beta1, beta2) = self.means[number], self.squares[number], self.betas
         self.steps[number] += 1
-        # Use one array for all intermediate results, because large parameters are limited by memory traffic. (Numbers
-        # of shape () become an array.)
+        # Use one array for all intermediate results, because memory traffic limits the speed for large parameters.
+        # np.asarray turns a NumPy scalar into an array of shape ().
         scratch = np.asarray(grad - mean)
         scratch *= 1 - beta1
         mean += scratch
@@ -145,9 +150,9 @@ class Adam(Optimizer):
 
 
 class AdamW(Adam):
-    """Adam with weight decay separate from the gradient: p <- p - lr * weight_decay * p first.
+    """Adam with weight decay that is separate from the gradient: first p <- p - lr * weight_decay * p.
 
-    Loshchilov and Hutter, 2017. The default weight_decay is torch's.
+    The source is Loshchilov and Hutter, 2017. The default weight_decay is torch's.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""ResNet: convolutions in blocks that add to their input, for small images (He et al., 2015, section 4.2).
+"""ResNet for small images: blocks of convolutions that add to their input (He et al., 2015, section 4.2).
 
     model = resnet18()                       # 11,173,962 parameters
     logits = model(images)                   # [N, 3, 32, 32] -> [N, 10]
@@ -43,8 +43,12 @@ class BasicBlock(nn.Module):
 class ResNet(nn.Module):
     """Images [N, in_channels, H, W] -> logits [N, num_classes].
 
-    A 3x3 convolution, then `blocks` basic blocks for each of `widths`; every width after the first halves the image.
-    At the end each channel's mean goes to a linear layer. No max pooling at the start: the images are small.
+    After a 3x3 convolution, there are `blocks` basic blocks for each of `widths`; every width after the first halves
+    height and width of the image. At the end, a linear layer takes each channel's mean. There is no max pooling at the
+    start, because the images are small.
+
+    Raises:
+        ValueError: `widths` is empty or not a sequence, or `blocks` is not a whole number of 1 or more.
     """
 
     def __init__(self, widths: Sequence[int], blocks: int, in_channels: int = 3, num_classes: int = 10):
@@ -53,7 +57,7 @@ class ResNet(nn.Module):
                 f"ResNet: widths is {widths!r}; expected the channels of each stage, such as [16, 32, 64]."
             )
         if not isinstance(blocks, int) or blocks < 1:
-            raise ValueError(f"ResNet: blocks is {blocks!r}; expected a whole number, 1 or more in each stage.")
+            raise ValueError(f"ResNet: blocks is {blocks!r}; expected a whole number of blocks per stage, 1 or more.")
         self.conv1 = nn.Conv2d(in_channels, widths[0], 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm(widths[0])
         self.stages = len(widths)
@@ -73,5 +77,5 @@ class ResNet(nn.Module):
 
 
 def resnet18(num_classes: int = 10, in_channels: int = 3) -> ResNet:
-    """ResNet-18 in the form used for CIFAR's 32x32 images."""
+    """Make a ResNet-18 in the form used for CIFAR's 32x32 images."""
     return ResNet([64, 128, 256, 512], blocks=2, in_channels=in_channels, num_classes=num_classes)

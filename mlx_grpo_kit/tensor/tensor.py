@@ -1,6 +1,6 @@
-"""`Tensor`: an array that can remember how it was computed, and receive a gradient.
+"""`Tensor`: an array that can remember how it was computed and receive a gradient.
 
-Its operators and methods (`a + b`, `x.exp()`) are those of its base class, in `operators.py`.
+Its operators and methods (`a + b`, `x.exp()`) come from its base class in `operators.py`.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ from mlx_grpo_kit.tensor.operators import Operators
 
 
 class Tensor(Operators):
-    """An array that can remember how it was computed, and receive the gradient of what was computed from it.
+    """An array that can remember how it was computed and receive the gradient of a result.
 
         w = Tensor([1.0, 2.0], requires_grad=True)
         loss = (w * w).sum()
         loss.backward()         # w.grad is now d(loss)/dw = array([2., 4.])
 
     Attributes:
-        data: the numbers, a NumPy array; the constructor copies what it is given, and keeps its dtype.
-        grad: d(the tensor whose backward() was called) / d(this leaf): an array of the same shape, None before.
-        requires_grad: whether anything is recorded for it. Results require a gradient if one of their inputs does.
-        grad_fn: the node of the graph that made this tensor; None for a leaf, a tensor that you made yourself.
-        label: a name for pictures and messages, if you give one.
+        data: the numbers, a NumPy array. The constructor copies its argument and keeps the dtype.
+        grad: the gradient of the tensor whose backward() was called with respect to this leaf, an array of this
+            tensor's shape; None before backward().
+        requires_grad: True if operations on it are recorded. A result requires a gradient if one of its inputs does.
+        grad_fn: the graph's node for the operation that returned this tensor; None for a leaf, which you made yourself.
+        label: an optional name for pictures and messages.
 
     Raises:
-        TypeError: the data is not an array of numbers, or a gradient is required of integers.
+        TypeError: the data is not numeric, or `requires_grad` is True for data that is not floating-point.
     """
 
     __slots__ = ("_data", "_hooks", "_requires_grad", "_version", "grad", "grad_fn", "label")
@@ -53,12 +54,12 @@ class Tensor(Operators):
 
     @data.setter
     def data(self, value: Any) -> None:
-        """`x.data = array` gives new numbers; `x.data += array` changes them in place, which the version counts."""
+        """Replace the numbers (`x.data = array`), or change them in place (`x.data += array`), which is counted."""
         array = np.asarray(value, dtype=self._data.dtype)
         if array.shape != self._data.shape:
             raise ValueError(
                 f"{self._name} has shape {self.shape} and was given data of shape {array.shape}; expected "
-                "the same shape. For a tensor of another shape make one: Tensor(array)."
+                "the same shape. For another shape, make a new tensor: Tensor(array)."
             )
         if owner(array) is owner(self._data):
             self._version.count += 1
@@ -102,15 +103,15 @@ class Tensor(Operators):
         return f"the tensor {self.label!r}" if self.label else "a tensor"
 
     def backward(self, grad: Any = None, retain_graph: bool = False) -> None:
-        """Add d(self) / d(leaf) to the `.grad` of every leaf that requires one.
+        """Add d(self) / d(leaf) to the `.grad` of every leaf that requires a gradient.
 
         Args:
-            grad: the gradient to start with, an array of self's shape; a single number may leave it out, it is 1.
-            retain_graph: keep the graph, for another backward(); without it the graph is freed on the way.
+            grad: the gradient to start from, an array of self's shape. If self is a single number, the default is 1.
+            retain_graph: True to keep the graph for another backward(); by default it is freed.
 
         Raises:
-            AutogradError: there is nothing to differentiate, the graph was freed before, or an array that a backward
-                needs has been modified.
+            AutogradError: there is nothing to differentiate, `grad` has another shape, the graph has already been
+                freed, or an array that backward needs was modified.
         """
         if not self._requires_grad:
             raise AutogradError(
@@ -129,28 +130,40 @@ class Tensor(Operators):
             raise AutogradError(
                 f"Mismatch in shape: grad has a shape of {grad.shape} and the output has a shape of {self.shape}."
             )
-        with np.errstate(all="ignore"):  # 1 / 0 is inf and 0 / 0 is nan, as in torch; detect_anomaly says where
+        with np.errstate(all="ignore"):  # 1 / 0 is inf and 0 / 0 is nan, as in torch; detect_anomaly finds the place
             walk_back(node_of(self), grad, retain_graph)
 
     def detach(self) -> Tensor:
-        """The same numbers without their history: a leaf that requires no gradient. Shares the memory."""
+        """Return the same numbers without their history: a leaf that requires no gradient and shares the memory."""
         tensor = result(self._data)
         tensor._version = self._version
         return tensor
 
     def register_hook(self, hook: Callable[[np.ndarray], np.ndarray | None]) -> SimpleNamespace:
-        """Call `hook(grad)` when the gradient of this tensor is complete; an array that it returns takes its place.
+        """Call `hook(grad)` when the gradient of this tensor is complete.
 
-        Returns a handle: handle.remove() takes the hook away again.
+        `grad` is a NumPy array of this tensor's shape. If the hook returns an array, it replaces the gradient.
+
+        Returns:
+            A handle; handle.remove() removes the hook.
+
+        Raises:
+            AutogradError: the tensor does not require a gradient.
         """
         if not self._requires_grad:
-            raise AutogradError("cannot register a hook on a tensor that doesn't require gradient; none comes by here.")
+            raise AutogradError(
+                "cannot register a hook on a tensor that doesn't require gradient: it never receives one."
+            )
         hooks = self._hooks if self.grad_fn is None else self.grad_fn.hooks
         hooks.append(hook)
         return SimpleNamespace(remove=lambda: hooks.remove(hook))
 
     def retain_grad(self) -> None:
-        """Keep the gradient of a result in `.grad`, as leaves do anyway: what is left of it after all hooks."""
+        """Keep the gradient of a result in `.grad`, as for leaves. Hooks change it first.
+
+        Raises:
+            AutogradError: the tensor does not require a gradient.
+        """
         if not self._requires_grad:
             raise AutogradError(f"can't retain_grad on {self._name} that has requires_grad=False.")
         if self.grad_fn is not None:
@@ -158,12 +171,12 @@ class Tensor(Operators):
 
 
 def result(array: np.ndarray) -> Tensor:
-    """A Tensor around an array, without a copy."""
+    """Wrap an array in a Tensor without copying it."""
     return Tensor.__new__(Tensor)._set(array)
 
 
 def as_tensors(inputs: tuple) -> list[Tensor | None]:
-    """Arrays and numbers become constants. A Python number takes the dtype of the tensors beside it, as in NumPy."""
+    """Turn arrays and numbers into constants. A Python number takes the dtype of the other inputs, as in NumPy."""
     dtype = next((x.dtype for x in inputs if isinstance(x, Tensor) and x.dtype.kind == "f"), None)
     return [
         x
@@ -176,7 +189,7 @@ def as_tensors(inputs: tuple) -> list[Tensor | None]:
 
 
 def _borrowed(array: np.ndarray) -> Tensor:
-    """A constant in the caller's memory, without a copy. What backward will need of it, the graph copies."""
+    """Wrap the caller's array as a constant without copying it. The graph copies it if backward needs it."""
     tensor = result(array)
     tensor._version = BORROWED
     return tensor
@@ -185,7 +198,7 @@ def _borrowed(array: np.ndarray) -> Tensor:
 def numeric_array(array: np.ndarray) -> np.ndarray:
     if array.dtype.kind not in "fiub":
         raise TypeError(
-            f"expected numbers; got an array of dtype {array.dtype}: {array!r:.60}. A list of Tensors "
-            "becomes one Tensor with stack()."
+            f"expected numbers; got an array of dtype {array.dtype}: {array!r:.60}. To turn a list of "
+            "Tensors into one Tensor, use stack()."
         )
     return array

@@ -1,7 +1,7 @@
 """Pictures: training curves that grow while you watch, computations as graphs, panels that follow their sliders.
 
-`live/` has pictures that change during a run, `graphs/` computations as boxes and arrows, `chart.py` and `sheet.py` the
-tools that pictures are drawn with, and `style.py` the colours of them all. The chapters' pictures are in
+`live/` has pictures that change during a run, `graphs/` draws computations as boxes and arrows, `chart.py` and
+`sheet.py` are the drawing tools, and `style.py` defines the colours. The chapters' pictures are in
 `course/chapters/chapter_NN/pictures/`, the widgets in `instruments/`.
 
 Nothing here imports MLX: pictures are made from Python floats and text. Matplotlib, ipywidgets and IPython are imported

@@ -13,7 +13,7 @@ LOOKS = {
 
 
 def colored_box(content: str, look: str, layout: str = "") -> str:
-    """Markup in a box; `look` is one of LOOKS, `layout` more CSS, such as "line-height:1.5;"."""
+    """Put markup into a box. `look` is one of LOOKS; `layout` is more CSS, such as "line-height:1.5;"."""
     edge, tint = LOOKS[look]
     return (
         f'<div role="status" style="border-left:5px solid {edge};background:rgba({tint},.12);padding:8px 14px;'

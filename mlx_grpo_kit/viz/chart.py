@@ -1,4 +1,4 @@
-"""Line charts as SVG text: a hundred times as fast as Matplotlib, for pictures that follow sliders or grow in a run.
+"""Line charts as SVG text: a hundred times as fast as Matplotlib, for pictures that follow sliders or a run.
 
     chart = Chart(640, 300)
     plane = chart.plane(60, 30, 560, 230, x=(0, 10), y=(1e-6, 1), log_y=True, title="error", xlabel="step")
@@ -19,12 +19,12 @@ from typing import Any, TypeVar
 
 from mlx_grpo_kit.viz.style import FOR_WORDS, ON_DARK
 
-Area = TypeVar("Area")  # has parts(), its markup
+Area = TypeVar("Area")  # an object whose parts() returns its markup
 INK_COLORS = {"ink": "#24292f", "soft": "#59636e"}
 DASHES = {"-": "", "--": "7 4", "-.": "8 3 2 3", ":": "2 3"}
-CHARACTER = 0.56  # of a font's size: the usual width of a letter
+CHARACTER = 0.56  # the usual width of a letter, as a share of the font's size
 SMALLEST = 9.9  # pixels: smaller exponents would keep a picture from shrinking on a narrow page
-FAR = 1e4  # pixels: nothing is drawn farther out, where browsers lose count
+FAR = 1e4  # pixels: nothing is drawn farther out, because browsers do not handle such numbers well
 
 # Cells of a sheet keep their colours.
 DARK_STYLE = "".join(
@@ -36,7 +36,7 @@ DARK_STYLE = "".join(
     )
 )
 
-# The attribute is for the light theme, and remains if a page removes style sheets; the style sheet is for both themes.
+# Attributes have the colours of the light theme, in case a page removes style sheets; the style sheet is for both.
 STYLE = f"""<style>
 .kit-chart {{--ink: var(--jp-ui-font-color1, #24292f); --soft: var(--jp-ui-font-color2, #59636e);
   --page: var(--jp-layout-color0, #fff); --faint: var(--jp-border-color2, #e0e0e0)}}
@@ -63,26 +63,26 @@ class Chart:
         return [area for area in self.areas if isinstance(area, Plane)]
 
     def add(self, area: Area) -> Area:
-        """Put an area onto the page: a Plane, a Sheet."""
+        """Put an area onto the page, such as a Plane or a Sheet, and return it."""
         self.areas.append(area)
         return area
 
     def plane(self, left: float, top: float, width: float, height: float, **options) -> Plane:
-        """An area to draw in; see `Plane` for the options."""
+        """Add an area to draw in, and return it; see `Plane` for the options."""
         return self.add(Plane(left, top, width, height, **options))
 
     def bar(self, left: float, top: float, width: float, height: float, color: str) -> None:
-        """A filled rectangle."""
+        """Draw a filled rectangle."""
         self._parts.append(
             f'<rect x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{height:.1f}" fill="{color}"/>'
         )
 
     def text(self, x: float, y: float, words: str, **options) -> None:
-        """Words on the page with their baseline at y; see `text`."""
+        """Write words on the page with their baseline at y; see `text` for the options."""
         self._parts.append(text(x, y, words, **options))
 
     def digits(self, x: float, y: float, runs: Iterable[tuple[str, str]], *, size: float = 16) -> None:
-        """Characters of one width in several colours: `runs` are (words, colour); a colour of its own is bold."""
+        """Write characters of one width in several colours: `runs` are (words, colour). Hex colours are bold."""
         spans = "".join(
             f'<tspan class="{color}" fill="{INK_COLORS[color]}">{escape(words)}</tspan>'
             if color in INK_COLORS
@@ -95,7 +95,7 @@ class Chart:
         )
 
     def svg(self, alt: str) -> str:
-        """The picture as SVG text, with `alt` for readers who cannot see it."""
+        """Return the picture as SVG text, with `alt` for readers who cannot see it."""
         parts = [part for area in self.areas for part in area.parts()] + self._parts
         return (
             f'<svg class="kit-chart" role="img" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width:g} '
@@ -106,10 +106,10 @@ class Chart:
 
 
 class Plane:
-    """An area of a chart with two axes. Drawings outside of the limits are cut off.
+    """An area of a chart with two axes. Drawings are cut off at the limits.
 
     Args:
-        left, top, width, height: the area inside the axes; numbers and names are outside of it.
+        left, top, width, height: the area inside the axes; numbers and names are outside it.
         x, y: the limits, (low, high).
         log_x, log_y: True for a logarithmic axis; its limits are above 0, and smaller numbers are drawn at its end.
         title, right: words above the area, on the left and, in bold, on the right.
@@ -141,7 +141,7 @@ class Plane:
         self.title, self.right, self.xlabel, self.ylabel, self.grid = title, right, xlabel, ylabel, grid
         self.numbers = numbers
         self.lines: dict[str, tuple[list[float], list[float]]] = {}  # label -> the drawn points
-        self.labels: list[tuple[str, str, str, str]] = []  # of the legend: words, colour, style, marker
+        self.labels: list[tuple[str, str, str, str]] = []  # the legend's entries: words, colour, style, marker
         self._inside: list[str] = []
         self._above: list[str] = []  # not cut off at the limits
         self._along = _scale(self.x, log_x, 0, width)
@@ -159,7 +159,7 @@ class Plane:
         marker: str = "",
         halo: bool = False,
     ) -> None:
-        """A line through points; a coordinate that is not finite is a gap. `label` goes to the legend.
+        """Draw a line through points, with gaps where a coordinate is not finite. `label` appears in the legend.
 
         `halo` adds an edge of the page's colour, which separates the line from values of the same colour below it.
         """
@@ -197,9 +197,9 @@ class Plane:
         label: str = "",
         cut: bool = True,
     ) -> None:
-        """Markers of `size` pixels: "o" discs, "s" squares, "D" diamonds, "^" and "v" triangles. All are one path.
+        """Draw markers of `size` pixels, all in one path: "o" discs, "s" squares, "D" diamonds, "^" and "v" triangles.
 
-        With `cut` False they may overlap the edge of the area.
+        With `cut=False` they may overlap the edge of the area.
         """
         places = [place for x, y in zip(xs, ys, strict=True) if (place := self._at(x, y)) is not None]
         if places:
@@ -208,21 +208,21 @@ class Plane:
             self.labels.append((label, color, "", marker))
 
     def across(self, y: float, color: str = "soft", *, style: str = ":", width: float = 1.0, label: str = "") -> None:
-        """A line at a height, from side to side."""
+        """Draw a horizontal line at height y, from side to side."""
         self.line(self.x, (y, y), color, style=style, width=width, label=label)
 
     def upright(self, x: float, color: str = "soft", *, style: str = "-", width: float = 1.0) -> None:
-        """A line from bottom to top."""
+        """Draw a vertical line at x, from bottom to top."""
         self.line((x, x), self.y, color, style=style, width=width)
 
     def text(self, x: float, y: float, words: str, *, dx: float = 0, dy: float = 0, **options) -> None:
-        """Words at a point of the plane, moved by (dx, dy) pixels; see `text`."""
+        """Write words at a point of the plane, moved by (dx, dy) pixels; see `text` for the options."""
         place = self._at(x, y)
         if place is not None:
             self._above.append(text(place[0] + dx, place[1] + dy, words, **options))
 
     def legend(self, corner: str = "upper right", *, size: float = 12.0) -> None:
-        """A legend with the labels so far, in a fixed corner: "lower left" and so on."""
+        """Draw a legend with the labels so far in a corner, such as "lower left"."""
         wide = 40 + CHARACTER * size * max(len(words) for words, *_ in self.labels)
         high = (size + 5) * len(self.labels)
         left = 8 if "left" in corner else self.width - wide - 4
@@ -243,7 +243,7 @@ class Plane:
             self._above.append(text(left + 33, y + size * 0.36, words, size=size))
 
     def parts(self) -> list[str]:
-        """The markup: grid, axes, numbers, drawings, and everything on top of them."""
+        """Return the markup: grid, axes, numbers, drawings, and everything on top of them."""
         axes, grid = [], []
         for value, words in ticks(self.x, self.log_x, max(2, int(self.width / 54))) if self.numbers else ():
             at = self._along(value)
@@ -260,7 +260,7 @@ class Plane:
         axes.append(text(self.width / 2, self.height + 33, self.xlabel, size=12, anchor="middle"))
         if self.ylabel:
             axes.append(text(-42, self.height / 2, self.ylabel, size=12, anchor="middle", turned=True))
-        # A nested svg cuts off everything outside, without needing a name.
+        # A nested svg cuts off everything outside it, and needs no id for that.
         inside = f'<svg width="{self.width:g}" height="{self.height:g}">{"".join(self._inside)}</svg>'
         return [f'<g transform="translate({self.left:g} {self.top:g})">', *grid, inside, *axes, *self._above, "</g>"]
 
@@ -281,7 +281,7 @@ def text(
     bold: bool = False,
     turned: bool = False,
 ) -> str:
-    """Words with their baseline at y.
+    """Return the markup of words with their baseline at y.
 
     `words` may contain "10^-3", which is written with a raised exponent. `turned` text reads upwards.
     """
@@ -302,7 +302,7 @@ def text(
 
 
 def ticks(limits: tuple[float, float], log: bool, most: int) -> list[tuple[float, str]]:
-    """(number, words) for an axis: at most about `most` round numbers, powers of ten on a logarithmic one."""
+    """List (number, words) for an axis: at most about `most` round numbers, or powers of ten on a logarithmic axis."""
     low, high = limits
     if log:
         first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
@@ -332,7 +332,7 @@ def _widened(limits: tuple[float, float]) -> tuple[float, float]:
 
 
 def _scale(limits: tuple[float, float], log: bool, start: float, end: float) -> Callable[[float], float]:
-    """From numbers to pixels."""
+    """Make the function from numbers to pixels."""
     low, high = map(math.log10, limits) if log else limits
     factor = (end - start) / (high - low)
 

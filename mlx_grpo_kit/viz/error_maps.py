@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-ROUNDING = 1e-6  # differences below it look like rounding: white, unless a map asks for less
-WRITTEN = 48  # cells up to which a map has its numbers written into it
+ROUNDING = 1e-6  # smaller differences count as rounding and are drawn white, unless a map has a smaller limit
+WRITTEN = 48  # the most cells of a map that have their numbers written into them
 COLUMNS = 4  # maps side by side
 FLOOR = 1e-18
 
 
 def tiles(array: np.ndarray) -> tuple[np.ndarray, tuple[int, int]]:
-    """(two-dimensional array, (rows, columns) of one tile): how to lay out an array of any shape on paper.
+    """Lay out an array of any shape in two dimensions; return (array, (rows, columns) of one tile).
 
-    A vector is a row. With three axes, the matrices of the last two are side by side; with four, they form a table of
-    matrices.
+    A vector becomes a row. With three axes, the matrices of the last two are side by side; with four, they form a table
+    of matrices.
     """
     if array.ndim <= 2:
         flat = array.reshape(1, -1) if array.ndim < 2 else array
@@ -42,12 +42,12 @@ def draw_map(
     wrong: np.ndarray | None = None,
     zero: float = ROUNDING,
 ) -> None:
-    """An array as coloured cells, blue above 0, orange below, with numbers in them if there is room.
+    """Draw an array as coloured cells, blue above 0 and orange below, with numbers in them if there is room.
 
     Args:
-        limit: the value that has the full colour; the largest if not given, but no less than rounding
-        wrong: booleans of the array's shape: these cells get a cross where there is no room for numbers
-        zero: smaller values are written as 0
+        limit: the value that has the full colour; by default the largest, but at least ROUNDING.
+        wrong: booleans of the array's shape; these cells get a cross if there is no room for numbers.
+        zero: smaller values are written as 0.
     """
     picture, (rows, columns) = tiles(array)
     limit = (
@@ -80,7 +80,7 @@ def draw_map(
 
 
 def short(value: float, zero: float = ROUNDING) -> str:
-    """A number in short form: two digits, and a bare 0 for values below `zero`."""
+    """Write a number in short form: two digits, and a bare 0 for values below `zero`."""
     if not np.isfinite(value):
         return str(value)
     if abs(value) < zero or value == 0:
@@ -99,12 +99,15 @@ def draw_check(
     errors: np.ndarray | None = None,
     where: str = "",
 ) -> tuple[Figure, str]:
-    """(figure, words): for each input the map of analytic - numeric, and the error against the step at one element.
+    """Draw for each input the map of analytic - numeric, and the error against the step size at one element.
 
     Args:
-        names, analytic, numeric, wrong: one for each input: a name, two arrays, booleans; numeric is nan where an
-            element was not compared by itself
-        steps, errors, where: |central difference - analytic| for each step, at the element `where`
+        names, analytic, numeric, wrong: for each input a name, two arrays, and booleans; numeric is nan if an element
+            was not compared individually.
+        steps, errors, where: |central difference - analytic| for each step size, at the element `where`.
+
+    Returns:
+        The figure, and its description in words.
     """
     count = len(names) + (steps is not None)
     columns = min(count, COLUMNS)
@@ -134,7 +137,7 @@ def _draw_input(axis: Axes, name: str, own: np.ndarray, seen: np.ndarray, wrong:
     if wrong.any():
         verdict = f"{wrong.sum():,} of {own.size:,} wrong, by up to {largest:.2g}"
     elif not compared.all():
-        verdict = f"compared in sums; {compared.sum()} looked at alone"
+        verdict = f"compared in sums; {compared.sum()} compared alone"
     else:
         verdict = f"only rounding: {largest:.0e} at most"
     axis.set_xlabel(verdict, size=9, color=INK, labelpad=6)
@@ -173,8 +176,8 @@ def _draw_steps(axis: Axes, steps: np.ndarray, errors: np.ndarray, where: str, i
     return (
         f"At {where} the measured slope comes closest to backward's with a step of {best:.0e}: {least:.0e} apart. "
         + (
-            "With no step do they agree: the curve is flat at the bottom, so it is the gradient that is off."
+            "No step makes them agree: the curve is flat at the bottom, so the gradient is off."
             if is_wrong
-            else "What is left is the error of measuring."
+            else "The rest is measurement error."
         )
     )

@@ -13,9 +13,9 @@ LOOK = "margin:4px 0;color:var(--jp-ui-font-color1,#24292f)"
 
 @contextmanager
 def fold(summary: str = "Have you made a guess? Open") -> Iterator[None]:
-    """Fold the output inside until `summary` is clicked: `with fold(): print(...)`.
+    """Hide the output of the block until `summary` is clicked: `with fold(): print(...)`.
 
-    An error inside is raised as usual, after earlier output is shown.
+    An error in the block is raised as usual, after the earlier output is shown.
     """
     with packages_for("fold"):
         from IPython.display import display

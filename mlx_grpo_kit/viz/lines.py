@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FEW = 12  # points, up to which each gets a marker of its own
+FEW = 12  # the most points of a line that get markers
 
 
 def draw_lines(
@@ -26,11 +26,14 @@ def draw_lines(
     log_x: bool = False,
     levels: Mapping[str, float] | None = None,
 ) -> tuple[Figure, str]:
-    """(figure, words): lines over the same x, on a logarithmic y axis, each with its name at its right end.
+    """Draw lines over the same x, on a logarithmic y axis, each with its name at its right end.
 
     Args:
-        lines: name -> values above 0, as many as x
-        levels: name -> height of a dotted line across, to compare with
+        lines: name -> values above 0, as many as in x.
+        levels: name -> height of a dotted horizontal line, for comparison.
+
+    Returns:
+        The figure, and its description in words.
     """
     with packages_for("draw_lines"):
         from matplotlib.ticker import LogLocator, NullLocator
@@ -78,10 +81,14 @@ def draw_lines(
 def draw_clouds(
     clouds: Mapping[str, tuple[np.ndarray, np.ndarray]], *, xlabel: str = "", ylabel: str = ""
 ) -> tuple[Figure, str]:
-    """(figure, words): clouds of points side by side on the same logarithmic axes; the highest of each has a ring.
+    """Draw clouds of points side by side on the same logarithmic axes, with a ring around the highest of each.
 
     Args:
-        clouds: title -> (x, y), arrays of one length; points with an x or y of 0 are left out, and counted in words
+        clouds: title -> (x, y), arrays of the same length. Points with an x or y of 0 are left out, and the words say
+            how many they are.
+
+    Returns:
+        The figure, and its description in words.
     """
     import numpy as np
 
@@ -117,7 +124,7 @@ def _polish(axis: Axes) -> None:
 
 
 def _name_the_ends(figure: Figure, axis: Axes, ends: Mapping[str, float]) -> None:
-    """Each line's name right of the axes at the height of its end, moved up where names would overlap."""
+    """Write each line's name right of the axes at the height of its end, moved up if names would overlap."""
     line_height = 15 / (figure.get_figheight() * 72)  # in shares of the figure
     figure.draw_without_rendering()
     to_figure = figure.transFigure.inverted()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-# JupyterLab, before a notebook is trusted, and GitHub take an inline SVG apart, but leave an image alone. Where scripts
-# run, the image is replaced by the SVG that it holds, which follows the page's theme and says more where you point.
+# GitHub, and JupyterLab before a notebook is trusted, remove parts of an inline SVG, but they keep images. If scripts
+# run, the image is replaced by the SVG that it contains, which follows the page's theme and has tooltips.
 UNFOLD = (
     "<script>(() => {const image = document.currentScript?.previousElementSibling; if (!image) return;"
     "const bytes = Uint8Array.from(atob(image.src.split(',')[1]), c => c.charCodeAt(0));"
@@ -11,17 +11,17 @@ UNFOLD = (
     "place.innerHTML = new TextDecoder().decode(bytes); image.replaceWith(place);})()</script>"
 )
 
-# In the dark theme a picture of ink on white paper is turned into its negative with the same hues.
+# In the dark theme, a picture of ink on white paper becomes its negative with the same hues.
 PICTURE_STYLE = """<style>
 .kit-picture {border-radius: 6px}
 [data-jp-theme-light="false"] .kit-picture {filter: brightness(.9)}
 [data-jp-theme-light="false"] .kit-picture.kit-ink {filter: invert(.93) hue-rotate(180deg) brightness(1.12)}
 </style>"""
 
-# A live thing is two outputs: its widget, then a still picture. The page shows one of them: the widget while a kernel
-# is behind it, and the picture once that kernel is gone or the notebook is opened again, where JupyterLab puts a
-# complaint in the widget's place, or "Loading widget..." for good where the kernel was busy (a Panel without the box).
-# A picture that takes longer than half a second to draw fades, so that the old one is not taken for the new one.
+# A live picture has two outputs: its widget, then a still picture. The page shows the widget while its kernel runs, and
+# the still picture once the kernel is gone or the notebook is opened again. Then JupyterLab would show an error instead
+# of the widget, or "Loading widget..." forever if the kernel was busy (a Panel without the box).
+# If a new picture takes longer than half a second to draw, the old one fades, so that nobody takes it for the new one.
 # A picture that is wider than the page scrolls in its box, which ipywidgets would let grow with the picture.
 LIVE, STILL = "kit-live", "kit-still"
 STILL_STYLE = f"""<style>
@@ -33,15 +33,15 @@ STILL_STYLE = f"""<style>
 .kit-busy {{opacity: .45; transition: opacity .1s .5s}}
 </style>"""
 
-# Runs beside a live thing. ipywidgets gives a slider no accessible name, though its label stands beside it: the name
-# follows from that label. The row of a checkbox begins with a label that holds only a zero-width space, which trim()
-# keeps; the checkbox stands inside another label, which names it. A slider's handle announces its position: the
-# exponent on a logarithmic slider, the index on one of choices; it has to announce its readout. What a widget draws
-# comes and goes while it lives, so names and values are given again whenever the output changes. A sheet of pixels
-# (PaintBox) is painted by drawing over it, and is one stop of the Tab key, within which the arrow keys move.
-# JupyterLab's keys without Ctrl are off there: ArrowDown on a menu would go to the next cell. It looks for the
-# attribute from the control outwards and may be content with the control itself, so that is where the attribute has
-# to be, before JupyterLab hears of the key.
+# This script runs next to a live picture. ipywidgets gives a slider no accessible name, although there is a label next
+# to it; the script takes the name from that label. The row of a checkbox begins with a label that contains only a
+# zero-width space, which trim() keeps; the checkbox is inside another label, which names it. A slider's handle
+# announces its position, which is the exponent on a logarithmic slider and the index on a slider of choices; the script
+# makes it announce the readout. Widgets replace their elements, so names and values are set again whenever the output
+# changes. A sheet of pixels (PaintBox) is painted by dragging over it. It is one stop of the Tab key, and the arrow
+# keys move inside it. In a live picture, JupyterLab's keys without Ctrl are disabled, because ArrowDown on a menu would
+# go to the next cell. JupyterLab looks for the attribute from the control outwards and may stop at the control itself,
+# so the control must have the attribute before JupyterLab gets the key.
 CONTROLS = """<script>(() => {
 const place = document.currentScript?.closest(".jp-OutputArea-child")?.previousElementSibling;
 if (!place) return;
@@ -91,7 +91,7 @@ const makeSheet = sheet => {
     pixel.addEventListener("pointerup", () => { pressed = null; });
     pixel.addEventListener("pointerenter", event => {
       if (!(event.buttons & 1)) return;
-      pressed?.click();  // a press that moves on is no click of its own
+      pressed?.click();  // a press that moves on to another pixel causes no click
       pressed = null;
       pixel.click();
     });

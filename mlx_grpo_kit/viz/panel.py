@@ -1,4 +1,4 @@
-"""A picture that follows its controls: sliders and menus above, drawn by a pure function of their values."""
+"""A picture that follows the sliders and menus above it, drawn by a pure function of their values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mlx_grpo_kit.runtime.extras import packages_for
 from mlx_grpo_kit.viz.box import colored_box
 from mlx_grpo_kit.viz.picture import Picture, as_picture, show_live
 
-NOTE = "A still picture. Run the cell to move it."
+NOTE = "A still picture. Run the cell to use its controls."
 
 
 class PictureWidget:
@@ -20,7 +20,7 @@ class PictureWidget:
 
     Attributes:
         widget: the box of widgets.
-        picture: the present picture.
+        picture: the current picture.
     """
 
     widget: Any
@@ -33,7 +33,7 @@ class PictureWidget:
         self._page = widgets.HTML()
 
     def _show(self, draw: Callable[[], Any]) -> None:
-        """Show what `draw` returns: a Picture, or a (Matplotlib figure or Chart, words for it)."""
+        """Show the result of `draw`: a Picture, or (Matplotlib figure or Chart, its description)."""
         self._page.add_class("kit-busy")
         try:
             drawn = draw()
@@ -54,14 +54,15 @@ class Panel(PictureWidget):
 
         panel = Panel(draw_tangent, x=FloatSlider(1.0, min=-2, max=2), h=FloatLogSlider(0.1, min=-8, max=0))
 
-    `set(x=0.5)` changes controls like a user, without a browser. If `draw` raises ValueError, its message covers the
-    top of the picture, which stays where it is, because a user may type anything.
+    `set(x=0.5)` changes controls as a user does, without a browser. If `draw` raises ValueError, for example because of
+    a text that the user typed, its message covers the top of the picture, and nothing moves.
 
     Args:
-        draw: called with the controls' values by name; returns a Picture, or (Matplotlib figure or Chart, its words).
+        draw: a function that gets the controls' values by name and returns a Picture, or (Matplotlib figure or Chart,
+            its description).
         extra: widgets next to the controls that are not passed to `draw`.
-        limits: called with the controls' values by name before each drawing; returns the present maximum of some
-            sliders, by name, so that a slider cannot have a value that the picture cannot show.
+        limits: a function that gets the controls' values by name before each drawing and returns the current maximum of
+            some sliders, by name, so that a slider cannot have a value that the picture cannot show.
         controls: ipywidgets by name, each with a `value`.
     """
 
@@ -86,7 +87,7 @@ class Panel(PictureWidget):
         # A wide gap, so that the value of one slider does not touch the name of the next.
         layout = widgets.Layout(flex_flow="row wrap", align_items="center", grid_gap="2px 18px")
         row = widgets.Box([*controls.values(), *extra], layout=layout)
-        # Without a height of its own: it lies over the picture, and nothing moves when it comes and goes.
+        # It has no height and covers the picture, so nothing moves when it appears or disappears.
         self._complaint = widgets.HTML(layout=widgets.Layout(height="0", overflow="visible"))
         self.widget = widgets.VBox([row, self._complaint, self._page])
         self._limit()
@@ -105,7 +106,7 @@ class Panel(PictureWidget):
         return {name: control.value for name, control in self.controls.items()}
 
     def _limit(self) -> None:
-        self._is_limiting = True  # a slider that its new limit moves does not cause another drawing
+        self._is_limiting = True  # a slider that moves because of its new limit does not cause another drawing
         try:
             for name, most in (self._limits(**self.values) if self._limits else {}).items():
                 if self.controls[name].max != most:

@@ -1,7 +1,7 @@
 """A picture on a notebook's page, with a description for readers who cannot see it; and still pictures of live outputs.
 
-A notebook keeps `metadata["image/png"]["alt"]` and no page shows it, so a Matplotlib figure goes onto the page as
-`<img alt=... src="data:...">` in HTML: JupyterLab, nbconvert and GitHub all keep that.
+A notebook stores `metadata["image/png"]["alt"]`, but no page uses it. A Matplotlib figure is therefore displayed as
+HTML, with `<img alt=... src="data:...">`, which JupyterLab, nbconvert and GitHub keep.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class FigurePicture:
 
     @property
     def html(self) -> str:
-        """The picture with the dots of a screen: for a page on which it is soon replaced by another."""
+        """The picture in the resolution of a screen, for a page that soon replaces it by another."""
         return image_tag(to_png(self.figure, SCREEN_DPI), self.figure, self.alt)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
@@ -60,7 +60,7 @@ class SvgPicture:
 
     Attributes:
         svg: the picture as text, with its least width.
-        alt: the same in words.
+        alt: its description in words.
     """
 
     svg: str
@@ -71,7 +71,7 @@ class SvgPicture:
 
     @property
     def html(self) -> str:
-        """The picture for a page: it scrolls sideways where it is wider than the page."""
+        """The picture for a page; it scrolls sideways if it is wider than the page."""
         return f'<div style="overflow-x:auto">{self.svg}</div>'
 
     def save(self, path: Any) -> None:
@@ -93,25 +93,25 @@ class SvgPicture:
 
 
 def least_width(svg: str) -> int:
-    """The width in pixels at which the smallest words of a picture are SMALLEST_TEXT pixels high; 0 without words."""
+    """Return the width in pixels at which the smallest words are SMALLEST_TEXT pixels high; 0 without words."""
     width = float(re.search(r'<svg[^>]* width="([\d.]+)"', svg)[1])
     sizes = [float(one or other) for one, other in FONT_SIZE.findall(svg)]
     return math.ceil(width * SMALLEST_TEXT / min(sizes)) if sizes else 0
 
 
 def with_least_width(svg: str) -> str:
-    """The SVG with its least width in the style of its root, which has a style."""
+    """Add the least width of an SVG to the style of its root, which must have a style."""
     root = svg[: svg.index(">")]
     return svg if "min-width:" in root else svg.replace(' style="', f' style="min-width:{least_width(svg)}px;', 1)
 
 
 def as_picture(drawn: Any, alt: str) -> Picture:
-    """A Matplotlib figure or a Chart, as a Picture."""
+    """Turn a Matplotlib figure or a Chart into a Picture."""
     return SvgPicture(drawn.svg(alt), alt) if isinstance(drawn, Chart) else FigurePicture(drawn, alt)
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty white figure, `width` by `height` inches, that is not registered anywhere.
+    """Make an empty white figure, `width` by `height` inches, that is not registered anywhere.
 
     It is made without pyplot, which keeps a global list of figures and is not safe to use from a thread.
     """
@@ -122,7 +122,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def to_png(figure: Figure, dpi: int = STORED_DPI) -> bytes:
-    """The figure as the bytes of a PNG file: small ones for storage, fast ones (SCREEN_DPI) for a moving picture."""
+    """Return a figure as PNG bytes: a small file for storage, or a quick one (SCREEN_DPI) for a moving picture."""
     file = io.BytesIO()
     quick = {"compress_level": 1} if dpi <= SCREEN_DPI else {}
     figure.savefig(file, format="png", dpi=dpi, pil_kwargs=quick)
@@ -130,7 +130,7 @@ def to_png(figure: Figure, dpi: int = STORED_DPI) -> bytes:
 
 
 def image_tag(png: bytes, figure: Figure, alt: str) -> str:
-    """`<img>` markup of a figure's PNG at its size on the page, with its words as `alt`, in a box that scrolls."""
+    """Return the `<img>` markup of a figure's PNG at its size on the page, with `alt`, in a box that scrolls."""
     width, height = (round(inches * SCREEN_DPI) for inches in figure.get_size_inches())
     ink = "" if _has_photographs(figure) else " kit-ink"
     return (
@@ -141,7 +141,7 @@ def image_tag(png: bytes, figure: Figure, alt: str) -> str:
 
 
 def _least_width(figure: Figure) -> int:
-    """Like `least_width`, of a figure that has been drawn."""
+    """Return the `least_width` of a figure that has been drawn."""
     from matplotlib.text import Text
 
     words = [each for each in figure.findobj(Text) if each.get_visible() and each.get_text().strip()]
@@ -156,7 +156,7 @@ def _has_photographs(figure: Figure) -> bool:
 
 
 def mimebundle(figure: Figure, alt: str) -> dict[str, str]:
-    """The output that Jupyter stores: the picture as HTML, and words where HTML is not shown."""
+    """Return the output that Jupyter stores: the picture as HTML, and words for pages that do not show HTML."""
     return {"text/html": image_tag(to_png(figure), figure, alt), "text/plain": alt}
 
 
@@ -164,10 +164,10 @@ def show_picture(drawn: Figure | Chart, alt: str) -> None:
     """Display a Matplotlib figure or a Chart in a notebook, with `alt` as its description.
 
     Raises:
-        ValueError: `alt` is empty. Every picture of the course can also be read.
+        ValueError: `alt` is empty. Every picture of the course has a description in words.
     """
     if not alt.strip():
-        raise ValueError("show_picture(figure, alt) needs alt: a sentence that says what the picture shows")
+        raise ValueError("show_picture(figure, alt): alt is empty; expected a sentence that describes the picture.")
     with packages_for("A picture"):
         from IPython.display import display
 
@@ -175,7 +175,7 @@ def show_picture(drawn: Figure | Chart, alt: str) -> None:
 
 
 def still(picture: Picture, note: str, table: Any = None) -> dict[str, str]:
-    """The mimebundle of the picture that replaces the live output before it.
+    """Return the mimebundle of the picture that replaces the live output before it.
 
     Args:
         picture: shown if no kernel runs the live output.

@@ -63,7 +63,7 @@ class Sheet:
         ]
 
     def _cells(self) -> list[str]:
-        """One path for all cells of a colour."""
+        """Draw all cells of one colour as one path."""
         paths: dict[str, list[str]] = {}
         for row, fills in enumerate(self._fills):
             for column, fill in enumerate(fills):
@@ -84,7 +84,7 @@ class Sheet:
                 self.written.append(each)
 
     def frame(self, row: int, column: int, height: int, width: int, color: str) -> None:
-        """A thick line around some cells."""
+        """Draw a thick line around some cells."""
         self.frames.append((row, column, height, width))
         self._parts.append(
             f'<rect x="{column * self.cell:.1f}" y="{row * self.cell:.1f}" width="{width * self.cell:.1f}" '
@@ -92,12 +92,12 @@ class Sheet:
         )
 
     def parts(self) -> list[str]:
-        """The markup."""
+        """Return the markup."""
         return [f'<g transform="translate({self.left:g} {self.top:g})">', *self._parts, "</g>"]
 
 
 def shades(low: float, high: float, colors: Sequence[str]) -> Callable[[float], str]:
-    """A function from numbers to colours: `colors` are hex, from `low` to `high`, mixed in between."""
+    """Make a function from numbers to colours: `colors` are hex, from `low` to `high`, mixed in between."""
     stops = [_rgb(color) for color in colors]
 
     def color(number: float) -> str:
@@ -111,7 +111,7 @@ def shades(low: float, high: float, colors: Sequence[str]) -> Callable[[float], 
 
 
 def grays(ink: float) -> Callable[[float], str]:
-    """A function to shades of grey: white at 0, black at `ink`."""
+    """Make a function from numbers to shades of grey: white at 0, black at `ink`."""
     return shades(0, ink, ("#ffffff", "#000000"))
 
 

@@ -10,17 +10,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.colors import Colormap
 
-# Petroff's six colours stay apart under the common kinds of colour blindness; the styles and markers do without colour.
-# The orange and the grey are darker than his, the violet lighter: a line needs a contrast of 3 with a white page and
-# with a black one, and words in a cell one of 4.5 with the cell (https://www.w3.org/TR/WCAG22, 1.4.3 and 1.4.11).
+# Petroff's six colours can be told apart with the common kinds of colour blindness; styles and markers need no colour.
+# The orange and the grey are darker than his, the violet is lighter: a line needs a contrast of 3 with a white page and
+# with a black one, and words need 4.5 with the cell that they are in (https://www.w3.org/TR/WCAG22, 1.4.3 and 1.4.11).
 COLORS = ("#5790fc", "#d97b00", "#e42536", "#964a8b", "#8838df", "#919196")
 LINE_STYLES = ("-", "--", "-.", ":")
 MARKERS = "osD^"
-INK, SOFT, FAINT = "#24292f", "#555555", "#d9d9d9"  # words, numbers beside them, a grid
-EDGE = "#949494"  # of an area
+INK, SOFT, FAINT = "#24292f", "#555555", "#d9d9d9"  # for words, for numbers, for a grid
+EDGE = "#949494"  # for the edge of an area
 BLUE, ORANGE, GREY = "#1f5fc4", "#b35900", "#6c6c72"  # for words and thin lines: more contrast than areas
-NEGATIVE, ZERO, POSITIVE = "#d97b00", "#ffffff", "#5790fc"  # of numbers on both sides of 0, everywhere
-# Inks that are dark enough for words on white are too dark on black; these take their place in the dark theme.
+NEGATIVE, ZERO, POSITIVE = "#d97b00", "#ffffff", "#5790fc"  # for numbers on both sides of 0, in every picture
+# Inks that are dark enough for words on white are too dark on black; these replace them in the dark theme.
 ON_DARK = {
     BLUE: "#8db4ff",
     ORANGE: "#ffb85c",
@@ -34,7 +34,7 @@ WORDS_CONTRAST, LINES_CONTRAST = 4.5, 3.0  # the least that WCAG asks for
 
 
 def contrast(one: str, other: str) -> float:
-    """The contrast of two colours, from 1 to 21 (WCAG 2.2, "contrast ratio"). Colours are "#rrggbb"."""
+    """Return the contrast of two colours, from 1 to 21 (WCAG 2.2, "contrast ratio"). Colours are "#rrggbb"."""
     dark, light = sorted((_luminance(one), _luminance(other)))
     return (light + 0.05) / (dark + 0.05)
 
@@ -46,20 +46,20 @@ def _luminance(color: str) -> float:
 
 
 def ink_on(fill: str) -> str:
-    """The ink for words on an area: the usual one or white; black where neither can be read."""
+    """Return the ink for words on an area: the usual one or white, or black if neither is readable."""
     inks = (ink for ink in (INK, "#ffffff") if contrast(ink, fill) >= WORDS_CONTRAST)
     return next(inks, "#000000")
 
 
 def plain_axes(axis: Axes, labelsize: float = 8) -> None:
-    """No frame above and on the right, a faint grid, grey numbers."""
+    """Remove the frame at the top and on the right, and draw a faint grid and grey numbers."""
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(color=FAINT, linewidth=0.6)
     axis.tick_params(labelsize=labelsize, colors=SOFT)
 
 
 def two_sided() -> Colormap:
-    """From orange through white to blue: blue is positive, in every picture."""
+    """Make the colour map from orange through white to blue; blue is positive, in every picture."""
     with packages_for("two_sided"):
         from matplotlib.colors import LinearSegmentedColormap
 
@@ -67,17 +67,17 @@ def two_sided() -> Colormap:
 
 
 def three_digits(value: float) -> str:
-    """Three significant digits, of a constant width while a number changes: 0.71 is "0.710"."""
+    """Write three significant digits, so that the width stays constant while a number changes: 0.71 is "0.710"."""
     return f"{value:#.3g}".rstrip(".")
 
 
 def short_number(value: float) -> str:
-    """Three significant digits, and all those before the point: 1234.5 is "1,234"."""
+    """Write three significant digits, but all digits before the point: 1234.5 is "1,234"."""
     return f"{value:,.0f}" if value >= 100 else three_digits(value)
 
 
 def percent(share: float) -> str:
-    """ "63%", "0.3%", "0", and "<0.1%" for what rounds to nothing."""
+    """Write a share as "63%", "0.3%" or "0", or as "<0.1%" if it would round to 0."""
     if share == 0:
         return "0"
     if share < 0.001:

@@ -36,7 +36,7 @@ def test_a_run_is_rewound_to_another_reward_and_inspected(open_notebook):
     cell.get_by_role("combobox", name="reward").select_option("short")
     click("Rewind to step 20")
     wait_for("reward short")
-    for name in ("Resume", "Go on"):
+    for name in ("Resume", "Continue"):
         button = cell.get_by_role("button", name=name, exact=True)
         if button.count() and button.is_visible() and button.is_enabled():
             button.click()

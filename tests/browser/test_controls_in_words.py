@@ -1,4 +1,4 @@
-"""Every control of a panel has a name, and its value is the one that a reader sees beside it."""
+"""Every control of a panel has a name, and its value is the one that a reader sees next to it."""
 
 import pytest
 
@@ -24,7 +24,7 @@ ROLES = {"checkbox", "slider", "combobox", "textbox", "spinbutton", "button"}
 
 
 def controls(notebook):
-    """(role, name, value) of every control of the panel, as Chromium gives them to a screen reader."""
+    """List (role, name, value) of every control of the panel, as Chromium gives them to a screen reader."""
     session = notebook.page.context.new_cdp_session(notebook.page)
     try:
         panel = session.send("Runtime.evaluate", {"expression": "document.querySelector('.kit-live')"})["result"]
@@ -55,7 +55,7 @@ def wait_for_controls(notebook, expected):
     assert controls(notebook) == expected
 
 
-def test_names_and_values_of_controls_are_the_words_beside_them(open_notebook):
+def test_names_and_values_of_controls_are_the_words_next_to_them(open_notebook):
     notebook = open_notebook("controls", PANEL, "panel.set(rate=1e-5, size=32, tied=True)")
     notebook.run_cell(0)
     notebook.cell(0).locator(".widget-html svg[role=img]").wait_for()
@@ -99,7 +99,7 @@ PLANS = [("12", "plan_panel"), ("21", "memory_panel")]
 
 
 @pytest.mark.parametrize(("chapter", "panel"), PLANS)
-def test_every_control_of_a_panel_has_a_name_of_its_own_and_a_value(open_notebook, chapter, panel):
+def test_every_control_of_a_panel_has_its_own_name_and_a_value(open_notebook, chapter, panel):
     setup = (
         "from mlx_grpo_kit.qwen3 import Qwen3Config\n"
         f"from mlx_grpo_kit.course.chapters.chapter_{chapter}.plan import {panel}\n"

@@ -14,7 +14,7 @@ from mlx_grpo_kit.instruments import dashboard
 
 pytestmark = pytest.mark.timeout(180)
 
-# What a model writes is text: this one would tell if it were ever taken for markup.
+# A model's output is text: this one would show if it were ever taken for markup.
 HOSTILE = "<img src=x onerror='window.hacked = true'> {number}"
 SETUP = (
     (Path(__file__).parents[1] / "instruments" / "fake_trainer.py").read_text()
@@ -25,7 +25,7 @@ trainer = FakeTrainer(seconds=0.03, text={HOSTILE!r})
 dashboard = Dashboard(trainer, max_steps=2000, title="A slow run", rewards=rewards)
 """
 )
-TIMES = 2  # that a page is loaded again
+TIMES = 2  # the number of times that a page is reloaded
 START = "run = dashboard.start()"
 AWAIT = "await run\nprint(run)"
 
@@ -59,7 +59,7 @@ class Board:
         self.page.wait_for_function(f"step => Number({bar} ?? 0) >= step", arg=step)
 
     def at(self, curve, share):
-        """The point of a curve with this share of its x axis to the left."""
+        """Return the point of a curve that has this share of its x axis to the left."""
         box = self.curves.nth(curve).bounding_box()
         return box["x"] + 44 + share * (box["width"] - 56), box["y"] + box["height"] / 2
 
@@ -105,7 +105,7 @@ def test_a_logarithmic_axis_has_some_round_numbers_too(browser):
     page.close()
 
 
-def test_a_line_that_never_moves_is_flat_beside_a_branch_whose_smoothing_rounds(browser):
+def test_a_constant_line_is_flat_next_to_a_branch_whose_smoothing_rounds(browser):
     page = browser.new_page()
     folder = Path(dashboard.__file__).parent
     sources = [file.read_text(encoding="utf-8") for file in (folder.parent / "browser.js", folder / "curve.js")]
@@ -149,7 +149,7 @@ def test_every_control_while_a_cell_awaits_the_run(board):
     assert board.column(3)[1] == HOSTILE.format(number=1)
     assert page.evaluate("() => window.hacked") is None
 
-    # Dragging over one curve moves the cursor of all, and the completions follow; then the keys.
+    # Dragging over one curve moves the cursor of all curves, and the completions follow; so do the keys.
     page.mouse.move(*board.at(4, 3 / 2000))
     page.mouse.down()
     page.mouse.move(*board.at(4, 6 / 2000))
@@ -184,7 +184,7 @@ def test_every_control_while_a_cell_awaits_the_run(board):
     board.cell.get_by_role("button", name=re.compile("^group 2, ")).click()
     board.wait_for_rows(32)
 
-    # Typed nonsense is answered in words; then back to the step under the cursor, with other settings.
+    # Invalid input gets a message; then the run is rewound to the step under the cursor, with other settings.
     rate = board.cell.get_by_role("textbox", name="learning rate")
     rate.fill("fast")
     board.click(f"Rewind to step {back_to}")
@@ -209,8 +209,8 @@ def test_every_control_while_a_cell_awaits_the_run(board):
     assert "stopped: step" in notebook.text(2)
     assert notebook.text(3) == "ran on\n"
 
-    # After Stop the run can still do a step, in the browser it is still scrubbed, and a picture is in the file.
-    # What is typed meanwhile waits for its button.
+    # After Stop the run can still do a step, the cursor still works, and the file contains a picture.
+    # Text that is typed meanwhile waits for its button.
     stopped_at, use = board.done, board.cell.get_by_role("button", name="Use from now on")
     assert use.is_disabled()
     rate.fill("0.3")
@@ -231,7 +231,7 @@ def test_every_control_while_a_cell_awaits_the_run(board):
     assert Path(notebook.path).stat().st_size < 300_000
 
 
-def test_a_finger_drags_and_a_page_that_is_loaded_again_shows_the_run(open_notebook):
+def test_a_finger_drags_the_cursor_and_a_reloaded_page_shows_the_run(open_notebook):
     notebook = open_notebook("reloaded", SETUP, START, "dashboard")
     notebook.run_cell(0)
     notebook.run_cell(1)
@@ -248,7 +248,7 @@ def test_a_finger_drags_and_a_page_that_is_loaded_again_shows_the_run(open_noteb
     touch.detach()
     done = board.done
 
-    # JupyterLab looks for the widgets of a kernel that goes on, but not long; in another cell they are there at once.
+    # JupyterLab looks only briefly for the widgets of a running kernel; in another cell they appear at once.
     page.reload()
     page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
     kernel = "jupyterapp.shell.currentWidget?.sessionContext.session?.kernel?.status"
@@ -258,20 +258,20 @@ def test_a_finger_drags_and_a_page_that_is_loaded_again_shows_the_run(open_noteb
     board.wait_for("paused")
     assert (board.done, board.step) == (done, done)
     board.wait_for_rows(32)
-    assert board.column(2)[0] == f"{done}+0="  # asked of the kernel
+    assert board.column(2)[0] == f"{done}+0="  # requested from the kernel
 
-    # Back to the policy before training, which is left of the first step.
+    # Rewind to the policy before training, which is left of the first step.
     board.curves.first.press("Home")
     board.wait_for_step(0)
-    board.cell.get_by_text("Step 0, before the training: no completions.").wait_for()
+    board.cell.get_by_text("Step 0, before training: no completions.").wait_for()
     board.click("Rewind to step 0")
     board.wait_for("paused.*no step yet")
-    board.cell.get_by_text("Completions will stand here").wait_for()
+    board.cell.get_by_text("Completions will appear here").wait_for()
     expect(board.cell.locator(".kit-abandoned")).to_have_count(8)
     board.click("Resume")
     board.wait_until_done(5)
 
-    # Several branches that were taken back are numbered, and each has its dashes.
+    # Several abandoned branches are numbered, and each has its own dashes.
     board.click("Pause")
     board.wait_for("paused")
     board.curves.first.press("Home")
@@ -299,12 +299,12 @@ def sides_of_the_ring(page, node):
         "left": pixels[high // 2, :8],
         "right": pixels[high // 2, -8:],
     }
-    color = node.evaluate("node => getComputedStyle(node).outlineColor")  # JupyterLab has one of its own for buttons
+    color = node.evaluate("node => getComputedStyle(node).outlineColor")  # JupyterLab has its own for buttons
     ring = np.array([int(part) for part in re.findall(r"\d+", color)[:3]]) / 255
     return {side for side, strip in strips.items() if (np.abs(strip - ring).max(axis=1) < 0.02).any()}
 
 
-def test_the_ring_of_focus_is_seen_on_all_sides(board):
+def test_the_focus_ring_is_visible_on_all_sides(board):
     board.click("Pause")
     board.wait_for("paused")
     board.wait_for_rows(32)
@@ -317,7 +317,7 @@ def test_the_ring_of_focus_is_seen_on_all_sides(board):
 
 
 @pytest.mark.parametrize("awaited", [False, True])
-def test_a_page_loaded_again_while_the_run_goes_on_shows_it_in_its_cell(open_notebook, awaited):
+def test_a_page_reloaded_during_a_run_shows_it_in_its_cell(open_notebook, awaited):
     notebook = open_notebook(f"reloaded_running_{awaited}", SETUP, START, AWAIT)
     if awaited:
         notebook.run_all()
@@ -348,7 +348,7 @@ def test_interrupting_the_kernel_ends_the_run_and_a_restart_leaves_the_picture(b
     board.notebook.wait_until_idle()
     assert "stopped: step" in board.notebook.text(2)
     board.wait_for("stopped")
-    board.click("Go on")
+    board.click("Continue")
     board.wait_for("running")
     board.page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
     board.cell.locator(".kit-still svg[role=img]").wait_for()

@@ -61,12 +61,12 @@ def begin(open_notebook):
     return begin
 
 
-def test_a_run_that_a_restart_ended_is_there_again_with_one_line(begin):
+def test_one_line_reopens_a_run_that_a_restart_ended(begin):
     notebook, board = begin("restarted", START, OPEN)
     board.wait_until_done(25)
-    board.cell.get_by_text("This run saves itself. Dashboard.open() shows it again").wait_for()
+    board.cell.get_by_text("This run is saved. Dashboard.open() shows it again").wait_for()
     notebook.save()
-    notebook.page.reload()  # while the run goes on
+    notebook.page.reload()  # during the run
     notebook.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
     board.wait_until_done(40)
     [folder] = (notebook.path.parent / "outputs" / "dashboard" / "restarted").iterdir()
@@ -81,7 +81,7 @@ def test_a_run_that_a_restart_ended_is_there_again_with_one_line(begin):
     record = RunRecord.load(folder)
     assert [step.step for step in record.steps] == [*range(1, done + 1)]
     assert record.damaged == []
-    assert not again.cell.get_by_role("button", name="Go on").is_visible()
+    assert not again.cell.get_by_role("button", name="Continue").is_visible()
     again.reward.press("Home")
     again.cell.locator('svg[aria-valuenow="1"]').first.wait_for()
     expect(again.cell.locator(".kit-scroll tbody tr")).to_have_count(32)
@@ -121,7 +121,7 @@ def test_zoom_smoothing_and_a_logarithmic_axis_by_mouse_and_keys(begin):
     assert {"140", "160"} <= {*board.words_of(0)}
     for _ in range(3):
         board.reward.press("PageDown")
-    expect(status).to_have_text("steps 120 to 170 of 200")  # it goes along with the cursor
+    expect(status).to_have_text("steps 120 to 170 of 200")  # the range follows the cursor
     board.reward.press("-")
     board.click("All steps")
     expect(status).to_have_text("")
@@ -150,9 +150,9 @@ def test_settings_held_out_problems_and_other_runs(begin):
     board.wait_for("paused")
     assert board.curves.count() == 10
     held_out = board.curves.nth(1)
-    assert held_out.get_attribute("aria-label") == "step, over held-out problems"
+    assert held_out.get_attribute("aria-label") == "step on the curve of held-out problems"
     done = int(held_out.get_attribute("aria-valuenow"))
-    assert held_out.locator("circle.kit-color0").count() == 2 + done // 20  # one before the training, and the cursor
+    assert held_out.locator("circle.kit-color0").count() == 2 + done // 20  # one before training, and the cursor
     right = 0.01 * (done // 20 * 20)
     words = "1.00" if right >= 1 else f"{right:.3f}"
     assert held_out.get_attribute("aria-valuetext") == f"step {done}: held-out problems {words}"
@@ -165,9 +165,9 @@ def test_settings_held_out_problems_and_other_runs(begin):
     board.wait_until_done(done + 5)
     board.click("Stop")
     board.wait_for("stopped")
-    board.cell.locator("summary", has_text="Settings, 1 changed on the way").click()
+    board.cell.locator("summary", has_text="Settings, 1 changed during the run").click()
     row = board.cell.locator(".kit-settings tbody tr").first
-    assert re.match(rf"learning_rate\s+0.01, from step {done + 1} on 0.05\s+changed", row.inner_text())
+    assert re.match(rf"learning_rate\s+0.01, then 0.05 from step {done + 1}\s+changed", row.inner_text())
 
     board.cell.locator("summary", has_text="Other runs").click()
     box = board.cell.locator(".kit-others").get_by_role("checkbox")
@@ -183,22 +183,23 @@ def test_settings_held_out_problems_and_other_runs(begin):
     more.click()
     expect(board.curves).to_have_count(12)
     labels = [curve.get_attribute("aria-label") for curve in board.curves.all()]
-    assert labels[10:] == ["step, over held-out reward", "step, over seconds a step"]
+    assert labels[10:] == ["step on the curve of held-out reward", "step on the curve of seconds per step"]
 
 
-def test_a_finished_run_goes_on_to_the_steps_that_are_typed(begin):
+def test_a_finished_run_continues_to_the_typed_number_of_steps(begin):
     _, board = begin("longer", "dashboard = make(0.001, 20)\nrun = dashboard.start()")
     board.wait_for("finished.*step 20 of 20")
-    go_on = board.cell.get_by_role("button", name="Go on")
+    go_on = board.cell.get_by_role("button", name="Continue")
     assert go_on.is_disabled()
-    steps = board.cell.get_by_role("textbox", name="steps of the run")
+    steps = board.cell.get_by_role("textbox", name="number of steps")
     steps.fill("30")
     go_on.click()
     board.wait_for("finished.*step 30 of 30")
     assert steps.input_value() == "30"
     steps.fill("a few")
     board.click("Use from now on")
-    board.cell.get_by_role("alert").filter(has_text="'a few' steps; expected a whole number, at least 30").wait_for()
+    words = "The number of steps is 'a few'; expected a whole number, at least 30"
+    board.cell.get_by_role("alert").filter(has_text=words).wait_for()
 
 
 def test_one_click_opens_a_completion_of_any_step_in_the_microscope(open_notebook):

@@ -15,7 +15,7 @@ SHOW = 'show_flow(config, params, tokenizer, "12+34=", answer="46")'
 QUERY = 'details[data-box="layers.0.self_attn.q_proj"]'
 
 
-def test_the_flow_opens_follows_and_stays(open_notebook, lab, browser):
+def test_boxes_open_follow_the_controls_and_stay_open(open_notebook, lab, browser):
     notebook = open_notebook("flow", SET_UP, SHOW)
     notebook.run_all()
     live = notebook.page.locator(".kit-live")
@@ -25,8 +25,8 @@ def test_the_flow_opens_follows_and_stays(open_notebook, lab, browser):
     query.locator("summary").first.press("Enter")
     query.locator("h5", has_text="q_proj[0] =").wait_for(timeout=10_000)
 
-    query.locator(".all td").nth(11).click()  # a click on a number follows it,
-    query.locator("h5", has_text="q_proj[11] =").wait_for(timeout=20_000)  # and what was open is open still
+    query.locator(".all td").nth(11).click()  # a click on a number chooses it,
+    query.locator("h5", has_text="q_proj[11] =").wait_for(timeout=20_000)  # and open boxes stay open
     query.locator("summary", has_text="All 128 products").click()
     head = live.locator('.noUi-handle[aria-label="head"]')
     head.focus()
@@ -57,7 +57,7 @@ def test_the_flow_opens_follows_and_stays(open_notebook, lab, browser):
     assert len(stored["data"]["text/html"]) < 300_000
     notebook.close()
 
-    # Opened where no cell was run: no script, no style sheet, and the boxes open by the keyboard all the same.
+    # Opened without running a cell: without scripts and style sheets, boxes still open by the keyboard.
     url, root = lab
     downloaded = root / "flow_downloaded.ipynb"
     downloaded.write_text(re.sub(r'"id": "', '"id": "x', notebook.path.read_text(encoding="utf-8")), encoding="utf-8")

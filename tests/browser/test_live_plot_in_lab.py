@@ -41,7 +41,7 @@ def assert_still_picture(outputs):
     assert ' alt="A slow run. Training curves' in "".join(picture["text/html"])
 
 
-def test_stop_and_pause_are_live_while_a_cell_awaits_the_run(open_notebook):
+def test_stop_and_pause_work_while_a_cell_awaits_the_run(open_notebook):
     notebook = open_notebook("background", SETUP, START, "await run\nprint(run, closed)", "print('ran on')")
     notebook.run_all()
     notebook.wait_for_text(1, "running: step")
@@ -51,7 +51,7 @@ def test_stop_and_pause_are_live_while_a_cell_awaits_the_run(open_notebook):
     status = notebook.cell(1).locator('[role="status"]')
     paused_at = status.inner_text()
     notebook.page.wait_for_timeout(1000)
-    assert status.inner_text() == paused_at  # nothing moves, and the clock stands still
+    assert status.inner_text() == paused_at  # nothing moves, and the clock is stopped
 
     notebook.click(1, "Resume")
     notebook.wait_for_text(1, "running: step")
@@ -70,7 +70,7 @@ def test_stop_and_pause_are_live_while_a_cell_awaits_the_run(open_notebook):
     assert notebook.cell(1).get_by_role("button", name="Stop").count() == 0
 
 
-def test_stop_is_live_when_nothing_else_runs(open_notebook):
+def test_stop_works_when_nothing_else_runs(open_notebook):
     notebook = open_notebook("idle", SETUP, START, "print(run)")
     notebook.run_cell(0)
     notebook.run_cell(1)
@@ -131,7 +131,7 @@ def test_an_error_in_the_training_reaches_the_waiting_cell(open_notebook):
 
 
 @pytest.mark.parametrize("cell", [WATCH, START], ids=["foreground", "background"])
-def test_a_page_loaded_again_during_a_run_ends_with_its_curves(open_notebook, cell):
+def test_a_page_reloaded_during_a_run_ends_with_its_curves(open_notebook, cell):
     notebook = open_notebook("reloaded_plot", SETUP.replace("seconds=0.05", "seconds=0.03"), cell)
     notebook.run_cell(0)
     notebook.run_cell(1)

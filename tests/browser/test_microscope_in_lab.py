@@ -62,7 +62,7 @@ def call(page, module, name, cases):
     return page.evaluate(CALL, [(MODULES / module).read_text(encoding="utf-8"), name, cases])
 
 
-def test_advantages_in_the_browser_are_the_kits(blank):
+def test_advantages_in_the_browser_match_the_kits(blank):
     rng = np.random.default_rng(0)
     cases = []
     for scale, estimator in (
@@ -85,7 +85,7 @@ def test_advantages_in_the_browser_are_the_kits(blank):
         assert advantages[: case[1]] == [0] * case[1]
 
 
-def test_filters_and_temperature_in_the_browser_are_the_kits(blank):
+def test_filters_and_temperature_in_the_browser_match_the_kits(blank):
     rng = np.random.default_rng(1)
     settings = [
         {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
@@ -182,7 +182,7 @@ def test_the_microscope_follows_every_control(open_notebook):
     live.locator(".cell").first.hover()
     assert live.locator(".detail-head").inner_text().startswith("token 1 of ")
 
-    # Rewards: by keyboard, by hand, and as they were. The words below the axis follow within the browser.
+    # Rewards: by keyboard, by mouse, and reset. The words below the axis follow within the browser.
     mean, handle = live.locator("svg .words", has_text="mean "), live.locator("[role=slider]").first
     first = mean.text_content()
     reward = float(handle.get_attribute("aria-valuenow"))
@@ -198,9 +198,9 @@ def test_the_microscope_follows_every_control(open_notebook):
     page.mouse.up()
     page.wait_for_function(f"before => {push} !== before", arg=before, timeout=10_000)
     assert float(live.locator("[role=slider]").nth(2).get_attribute("aria-valuenow")) > 0.4
-    live.get_by_role("button", name="rewards as they were").click()
+    live.get_by_role("button", name="reset rewards").click()
     assert mean.text_content() == first
-    assert live.get_by_role("button", name="rewards as they were").is_disabled()
+    assert live.get_by_role("button", name="reset rewards").is_disabled()
 
     control("prompt").select_option("0")  # another group
     live.locator(".heading", has_text="Answer 1 to").wait_for()
@@ -244,7 +244,7 @@ def test_the_tree_follows_every_control(open_notebook):
     assert live.locator(".node").count() == 7
     assert bars.first.inner_text().split() == ["'5'", "63%"]
 
-    # Filters and temperature, by keyboard; what they take out says by what.
+    # Filters and temperature, by keyboard; removed tokens name the filter that removed them.
     control("top-k").press("ArrowRight")
     bars.nth(1).get_by_text("out: top-k").wait_for()
     control("top-k").press("Home")
@@ -259,32 +259,32 @@ def test_the_tree_follows_every_control(open_notebook):
     bars.first.get_by_text("100%").wait_for()
     control("temperature").fill("1")
 
-    # A bar that is forced, by hand and by keyboard; the probability of the path; back by a box.
+    # A bar is chosen by mouse and by keyboard; the probability of the path; back by a box.
     bars.nth(3).click()
-    live.locator(".path", has_text="27+38= '7': 2% as it is drawn now, 2% in the policy.").wait_for()
+    live.locator(".path", has_text="27+38= '7': 2% with these settings, 2% in the policy.").wait_for()
     assert live.locator(".node").count() == 8
     bars.first.focus()
     bars.first.press("ArrowDown")
     page.keyboard.press("Enter")
     page.wait_for_function("() => document.querySelectorAll('.kit-live .node').length === 9")
-    live.get_by_role("button", name="one back").click()
+    live.get_by_role("button", name="back one token").click()
     assert path.inner_text().startswith("27+38= '7':")
     live.get_by_role("button", name="27+38= '6' '5': ").focus()
     page.keyboard.press("Enter")
-    assert "25% as it is drawn now, 25% in the policy" in path.inner_text()
+    assert "25% with these settings, 25% in the policy" in path.inner_text()
     control("temperature").fill("2")
-    live.locator(".path", has_text="% as it is drawn now, 25% in the policy").wait_for()
+    live.locator(".path", has_text="% with these settings, 25% in the policy").wait_for()
     page.wait_for_function("() => !document.querySelector('.kit-live .path').textContent.includes(': 25%')")
     live.get_by_role("button", name="27+38=, the beginning").click()
     live.get_by_role("button", name="take the likeliest").click()
     assert path.inner_text().startswith("27+38= '5':")
     live.get_by_role("button", name="new tree").click()
     assert live.locator(".node").count() == 1
-    live.get_by_role("button", name="draw one").click()
+    live.get_by_role("button", name="draw a token").click()
     page.wait_for_function("() => !document.querySelector('.kit-live .rest').textContent.includes('…')")
     assert live.locator(".node").count() == 2
 
-    # A half-typed prompt survives a drawing; an unknown character gets a complaint.
+    # A half-typed prompt survives a redrawing; an unknown character gets a message.
     control("prompt").fill("8+\u00e9")
     drawings = "document.querySelector('.kit-live .kit-tree').dataset.drawings"
     before = page.evaluate(drawings)

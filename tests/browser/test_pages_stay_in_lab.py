@@ -1,4 +1,4 @@
-"""What a reader looks at stays where it is while controls are moved: no picture pushes the page, and no complaint."""
+"""The page does not move while controls are moved: neither a picture nor a message pushes it."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def draw(operation, note):
 Panel(draw, operation=widgets.Dropdown(options=["sum(x)", "x.T", "x @ w"]),
       note=widgets.Text("1", continuous_update=False))
 """
-# The tops of the picture and of what comes after the panel, seen from the top of the panel's own output.
+# The tops of the picture and of the content after the panel, relative to the top of the panel's output.
 PLACES = """() => {
   const top = document.querySelector(".kit-live").getBoundingClientRect().top;
   return [document.querySelector(".kit-live .widget-html img").getBoundingClientRect().top - top,
@@ -32,7 +32,7 @@ PLACES = """() => {
 }"""
 
 
-def test_neither_another_picture_nor_a_complaint_moves_the_page(open_notebook):
+def test_neither_a_new_picture_nor_a_message_moves_the_page(open_notebook):
     notebook = open_notebook("stays", PANEL, "'what comes after'")
     notebook.run_cell(0)
     live = notebook.cell(0).locator(".kit-live")

@@ -1,4 +1,4 @@
-"""What the browser's widgets share, in JupyterLab: data, questions and answers, complaints, and the still picture."""
+"""The base of the browser widgets, in JupyterLab: data, questions and answers, messages, and the still picture."""
 
 from pathlib import Path
 
@@ -41,7 +41,7 @@ class Bars(BrowserWidget):
 """
 
 
-def test_a_late_answer_is_announced_and_takes_the_complaint_away(browser):
+def test_a_late_answer_is_announced_and_then_removes_the_message(browser):
     page = browser.new_page()
     page.clock.install()
     source = (Path(instruments.__file__).parent / "browser.js").read_text(encoding="utf-8")
@@ -89,5 +89,5 @@ def test_data_questions_complaints_and_the_still_picture(open_notebook):
     assert "widgets" not in saved.metadata
     assert "Bars that stand still." in saved.cells[1].outputs[1]["data"]["text/html"]
     notebook.page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
-    still.wait_for()  # without its kernel, the picture stands in the widget's place
+    still.wait_for()  # without a kernel, the picture replaces the widget
     assert not cell.get_by_label("factor").is_visible()

@@ -203,7 +203,7 @@ def exception_group():
     [
         (UnprintableError, "raised UnprintableError: (its text cannot be shown). Expected 6.1"),
         (NonTextError, "raised NonTextError: (its text cannot be shown)"),
-        (OwnExit, "raised OwnExit: . Expected 6.1"),
+        (OwnExit, "raised OwnExit. Expected 6.1"),
         (GeneratorExit, "raised GeneratorExit"),
         (lambda: ValueError("x" * 10**7), "raised ValueError: xxx"),
         (lambda: SystemExit("a\n" * 10**6), "raised SystemExit: a"),
@@ -239,7 +239,7 @@ def test_a_loop_that_catches_everything_is_stopped_where_work_is_limited():
             with contextlib.suppress(Exception):
                 x[0]
 
-    assert "nothing yet after 50 times the work" in exercise.examine(answer).message
+    assert "no result after 50 times the work" in exercise.examine(answer).message
 
 
 def test_a_child_that_the_answer_forks_does_not_come_back():

@@ -146,7 +146,7 @@ def test_the_picture_of_a_failure_names_the_wrong_elements():
         report = gradcheck(lambda x: T.relu(x).sum(), T.Tensor([1.0, -2.0, -3.0], label="x"))
     assert "\N{BALLOT X} gradcheck FAILED: 2 of 3" in report._repr_html_()
     assert "'x', 3: 2 of 3 wrong, by up to 0.1 at 1, 2." in report.plot().alt
-    assert "With no step do they agree" in report.plot().alt
+    assert "No step makes them agree" in report.plot().alt
     _, errors = report.errors_by_step()
     np.testing.assert_allclose(errors, 0.1, rtol=1e-6)  # flat: no V where the gradient itself is wrong
     assert "The gradient of 'x' is right where it should not be 0, and wrong where it should" in str(report)

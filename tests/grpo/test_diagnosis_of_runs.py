@@ -65,22 +65,22 @@ SICK = {  # name -> (the run, the symptom, words of the first line)
     "no room for an answer": (
         dict(steps=12, max_completion_length=2),
         "truncated",
-        ["cut off at 2 tokens, since step 1", "Raise max_completion_length"],
+        ["cut off at 2 tokens since step 1", "Raise max_completion_length"],
     ),
     "a reward for short texts": (
         dict(steps=36, rewards=[shortness]),
         "paid_for_something_else",
-        ["The reward pays for something else than right answers"],
+        ["The reward pays for something other than right answers"],
     ),
     "a reward with the two sides of `in` swapped": (
         dict(steps=80, rewards=[contains_answer]),
         "paid_for_something_else",
-        ["The reward pays for something else than right answers", "correct the reward"],
+        ["The reward pays for something other than right answers", "correct the reward"],
     ),
     "a reward that does not look": (
         dict(steps=21, rewards=[always_one]),
         "tied",
-        ["since step 1 (mean 1)", "they get the same as the wrong ones", "the reward does not look at the answer"],
+        ["since step 1 (mean 1)", "the same reward as the wrong ones", "the reward does not look at the answer"],
     ),
     "a reward that fails": (
         dict(steps=12, rewards=[fails_for_most], on_reward_error="skip"),

@@ -101,8 +101,11 @@ def test_the_way_a_trainer_is_made_elsewhere_is_answered_with_the_way_here():
     ("option", "words"),
     [
         ("--report-to=wandb", "unknown option --report-to; here: the trainer is an iterator"),
-        ("--iters", "unknown option --iters; here: pass it to trainer.train(max_steps=...); --max-steps."),
-        ("--bf16", "unknown option --bf16; here: --dtype bfloat16."),
+        ("--iters", "unknown option --iters; use --max-steps."),
+        ("--bf16", "unknown option --bf16; use --dtype bfloat16."),
+        ("--lr", "unknown option --lr; use --learning-rate."),
+        ("--temp", "unknown option --temp; use --temperature."),
+        ("--reward-functions-file", "unknown option --reward-functions-file; use --task my_task.py:MyTask."),
         ("--max-step", "unknown option --max-step; did you mean --max-steps?"),
         ("--zzzzz", "unknown option --zzzzz; see --help."),
         ("--system", "unknown option --system; here: RowsTask(rows, system=...); generate --chat"),
@@ -150,8 +153,8 @@ def test_all_unknown_names_are_in_one_error(capsys, tmp_path):
     with pytest.raises(SystemExit):
         main(["train", "--output", str(tmp_path / "out"), "--lr", "1e-4", "--bf16", "--betta=0.1", "--lr", "2"])
     [line] = capsys.readouterr().err.splitlines()
-    assert re.findall(r"unknown option (\S+); (here|did you mean --beta)", line) == [
-        ("--lr", "here"), ("--bf16", "here"), ("--betta", "did you mean --beta"),
+    assert re.findall(r"unknown option (\S+); (use|did you mean --beta)", line) == [
+        ("--lr", "use"), ("--bf16", "use"), ("--betta", "did you mean --beta"),
     ]  # fmt: skip
 
 

@@ -122,7 +122,7 @@ def test_other_rewards_and_those_that_are_missing(trl, random_batch):
     alone = examine(frozen_from(*random_batch), rewards=[None] * 3 + [1, None, None])
     assert np.isnan(alone.means[0])
     assert np.isnan(alone.stds).all()
-    with pytest.raises(ValueError, match=r"There are 2 rewards; expected 6, one a completion\."):
+    with pytest.raises(ValueError, match=r"There are 2 rewards; expected 6, one per completion\."):
         examine(frozen_from(*random_batch), rewards=[1, 2])
 
 

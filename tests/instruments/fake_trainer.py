@@ -1,4 +1,4 @@
-"""A trainer without a model: steps as GRPOTrainer's, each a pure function of seed, step and settings so far."""
+"""A trainer without a model, whose steps are like GRPOTrainer's: pure functions of seed, step and settings so far."""
 
 import random
 import time
@@ -14,14 +14,14 @@ def format_reward(prompts, completions):
 
 
 class FakeTrainer:
-    """Its "weights" are one number, which grows by the learning rate; the reward follows it."""
+    """A trainer whose only weight grows by the learning rate; the reward follows the weight."""
 
     def __init__(self, seconds=0.0, nbytes=1000, groups=4, size=8, text="{number}"):
         self.step, self.weight, self.seconds, self.nbytes = 0, 0.0, seconds, nbytes
         self.args = SimpleNamespace(learning_rate=0.01, lr_scheduler_type="constant")
         self.reward_funcs = [exact]
         self.groups, self.size, self.text = groups, size, text
-        self.loops = 0  # that are open now
+        self.loops = 0  # the number of open ones
         self.changes = {}
 
     def train(self, max_steps):

@@ -1,4 +1,4 @@
-"""What the browser's widgets share, without a browser: tests/browser/test_widgets_in_lab.py has the rest."""
+"""The common base of the browser widgets, without a browser; tests/browser/test_widgets_in_lab.py has the rest."""
 
 import json
 import math
@@ -29,7 +29,7 @@ def bars(tmp_path):
     return Bars({"heights": (1.0, 2.0, math.nan)})
 
 
-def test_module_and_colors_go_inline_and_the_data_is_json(bars):
+def test_module_and_colors_are_inline_and_the_data_is_json(bars):
     state = bars.widget.get_state()
     assert state["_esm"].endswith("export default {render() {}};")
     assert "const asker" in state["_esm"]
@@ -38,7 +38,7 @@ def test_module_and_colors_go_inline_and_the_data_is_json(bars):
     assert state["data"] == {"heights": [1.0, 2.0, None]}
 
 
-def test_a_question_is_answered_under_its_number_and_an_error_in_words(bars, monkeypatch):
+def test_a_question_is_answered_with_its_number_and_an_error_with_a_message(bars, monkeypatch):
     sent = []
     monkeypatch.setattr(bars.widget, "send", sent.append)
     bars.data = {"heights": [1.0, 2.0]}
@@ -50,7 +50,7 @@ def test_a_question_is_answered_under_its_number_and_an_error_in_words(bars, mon
     ]
 
 
-def test_no_number_is_lost_on_the_way_to_json():
+def test_no_number_is_lost_in_the_conversion_to_json():
     value = {"a": (1, 2.5, math.nan, -math.inf), "b": [{"c": "text \ud800"}, None, True]}
     assert json.loads(json.dumps(as_json(value), allow_nan=False)) == {
         "a": [1, 2.5, None, None],

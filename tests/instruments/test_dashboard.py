@@ -1,4 +1,4 @@
-"""The dashboard without a browser: what the page is told, what buttons do to the run, what stays in the notebook."""
+"""The dashboard without a browser: messages to the page, effects of buttons on the run, and the stored output."""
 
 import json
 import math
@@ -29,7 +29,7 @@ def until(condition):
 
 @pytest.fixture
 def dashboard(fake):
-    """Of a run of 40 quick steps, with what it sends in `.sent`."""
+    """A dashboard of a run with 40 quick steps; its messages are in `.sent`."""
     rewards = {"exact": fake.exact, "format": [fake.format_reward]}
     dashboard = Dashboard(fake.FakeTrainer(seconds=0.002), max_steps=40, title="A run", rewards=rewards)
     dashboard.sent = []
@@ -45,14 +45,14 @@ def order(dashboard, name, **others):
 
 
 def pause_at(dashboard, step):
-    """Go on step by step until `step` is done, and be paused there."""
+    """Run step by step until `step` is done, and pause there."""
     dashboard._singles = step - len(dashboard.record)
     dashboard.start() if dashboard.run is None else order(dashboard, "go on")
     until(lambda: dashboard.state == "paused")
 
 
 def rebuilt(dashboard):
-    """The page's columns, from all messages as dashboard.js takes them."""
+    """Return the page's columns, built from all messages as in dashboard.js."""
     steps, columns, abandoned, turns = [], {}, [], 0
     for message in dashboard.sent:
         if "columns" not in message:
@@ -69,7 +69,7 @@ def rebuilt(dashboard):
     return steps, columns, abandoned
 
 
-def test_the_page_gets_each_step_once_and_knows_all_in_the_end(dashboard):
+def test_the_page_gets_each_step_once_and_has_all_in_the_end(dashboard):
     dashboard.start().wait(SECONDS)
     steps, columns, abandoned = rebuilt(dashboard)
     assert steps == list(range(1, 41))
@@ -81,26 +81,26 @@ def test_the_page_gets_each_step_once_and_knows_all_in_the_end(dashboard):
     assert (told["steps"], told["columns"]) == (steps, columns)
 
 
-def test_pause_step_stop_and_going_on(dashboard):
+def test_pause_step_stop_and_continue(dashboard):
     pause_at(dashboard, 3)
     order(dashboard, "step")
     until(lambda: len(dashboard.record) == 4 and dashboard.state == "paused")
     order(dashboard, "step")
-    order(dashboard, "step")  # a second click before the first step is done counts
+    order(dashboard, "step")  # a second click before the first step is done counts, too
     until(lambda: len(dashboard.record) == 6 and dashboard.state == "paused")
     order(dashboard, "stop")
     until(lambda: dashboard.state == "stopped" and not dashboard.run.running)
 
-    order(dashboard, "step")  # after Stop: one more step, in a run of its own
+    order(dashboard, "step")  # after Stop: one more step, in a new run
     until(lambda: len(dashboard.record) == 7 and dashboard.state == "paused")
-    order(dashboard, "pause")  # is nothing new
+    order(dashboard, "pause")  # has no effect
     order(dashboard, "go on")
     dashboard.run.wait(SECONDS)
     assert [step.step for step in dashboard.record.steps] == list(range(1, 41))
     assert dashboard.state == "finished"
 
 
-def test_step_while_the_run_goes_on_pauses_it(dashboard):
+def test_step_during_a_run_pauses_it(dashboard):
     dashboard.start()
     until(lambda: len(dashboard.record) > 2)
     order(dashboard, "step")
@@ -132,7 +132,7 @@ def test_rewinding_a_paused_run_leaves_it_paused_there_and_keeps_the_old_branch(
     assert {"exact", "format_reward"} <= told["panels"][0]["lines"].keys()
 
 
-def test_back_to_the_policy_before_training(dashboard):
+def test_rewinding_to_the_policy_before_training(dashboard):
     pause_at(dashboard, 6)
     order(dashboard, "rewind", step=0)
     until(lambda: dashboard.state == "paused" and not len(dashboard.record))
@@ -146,16 +146,16 @@ def test_back_to_the_policy_before_training(dashboard):
     assert abandoned == [[1, 2, 3, 4, 5, 6]]
 
 
-def test_where_no_snapshot_has_room_the_page_is_told_why(fake):
+def test_without_room_for_a_snapshot_the_page_shows_the_reason(fake):
     dashboard = Dashboard(fake.FakeTrainer(nbytes=2_000_000), max_steps=3, megabytes=1)
     assert dashboard.answer({"all": True})["status"]["noWayBack"] == ""  # nothing has happened yet
     dashboard.start().wait(SECONDS)
     status = dashboard.answer({"all": True})["status"]
     assert status["first"] is None
-    assert "more than the 1 megabytes" in status["noWayBack"]
+    assert "more than the limit of 1 MB" in status["noWayBack"]
 
 
-def test_rewinding_while_the_run_goes_on_and_after_its_end(dashboard):
+def test_rewinding_during_a_run_and_after_its_end(dashboard):
     dashboard.start()
     until(lambda: len(dashboard.record) > 10)
     order(dashboard, "rewind", step=5)
@@ -164,7 +164,7 @@ def test_rewinding_while_the_run_goes_on_and_after_its_end(dashboard):
     assert len(dashboard.record.abandoned) == 1
     once = dashboard.record.column("reward")
 
-    order(dashboard, "rewind", step=20)  # the run is over: it goes on
+    order(dashboard, "rewind", step=20)  # the run was over and continues
     dashboard.run.wait(SECONDS)
     assert dashboard.record.column("reward") == once
     assert len(dashboard.record.abandoned) == 2
@@ -175,7 +175,7 @@ def test_rewinding_while_the_run_goes_on_and_after_its_end(dashboard):
     assert set(branches) == {"", ' stroke-dasharray="7 4"'}
 
 
-def test_other_settings_from_now_on_while_paused_and_after_the_end(dashboard):
+def test_new_settings_while_paused_and_after_the_end(dashboard):
     pause_at(dashboard, 2)
     order(dashboard, "change", rate="0.25")
     until(lambda: dashboard.steering.trainer.args.learning_rate == 0.25 and dashboard.state == "paused")
@@ -189,7 +189,7 @@ def test_other_settings_from_now_on_while_paused_and_after_the_end(dashboard):
 
 
 @pytest.mark.parametrize("typed", ["fast", "-1", "0", "nan", "inf", "1e300", "1e-3 please"])
-def test_nonsense_is_answered_in_words_and_changes_nothing(dashboard, typed):
+def test_invalid_input_gets_a_message_and_changes_nothing(dashboard, typed):
     pause_at(dashboard, 2)
     dashboard.sent.clear()
     dashboard._reply({"number": "order", "question": {"order": "rewind", "step": 1, "rate": typed, "reward": ""}})
@@ -200,7 +200,7 @@ def test_nonsense_is_answered_in_words_and_changes_nothing(dashboard, typed):
     assert dashboard.steering.trainer.args.learning_rate == 0.01
 
 
-def test_a_refused_setting_is_told_and_the_run_goes_on(dashboard):
+def test_a_rejected_setting_gets_a_message_and_the_run_continues(dashboard):
     def refuse(**settings):
         raise ValueError("learning_rate is 7; expected less")
 
@@ -214,7 +214,7 @@ def test_a_refused_setting_is_told_and_the_run_goes_on(dashboard):
     assert len(dashboard.record) == 40
 
 
-def test_an_error_of_the_training_is_shown_and_raised_and_the_run_can_be_turned_back(dashboard):
+def test_a_training_error_is_shown_and_raised_and_the_run_can_be_rewound(dashboard):
     trainer = dashboard.steering.trainer
     record = trainer._record
 
@@ -235,7 +235,7 @@ def test_an_error_of_the_training_is_shown_and_raised_and_the_run_can_be_turned_
     assert dashboard._status()["complaint"] == ""
 
 
-def test_completions_go_along_with_the_newest_steps_and_the_others_are_asked_for(dashboard):
+def test_completions_come_with_the_newest_steps_and_others_are_requested(dashboard):
     dashboard.start().wait(SECONDS)
     pushed = {int(step) for message in dashboard.sent for step in message.get("completions", ())}
     assert 40 in pushed
@@ -247,7 +247,7 @@ def test_completions_go_along_with_the_newest_steps_and_the_others_are_asked_for
     assert advantage == reward - 0.5
 
 
-def test_long_texts_are_cut_on_the_way_and_many_steps_come_in_pieces(fake):
+def test_long_texts_are_cut_and_many_steps_come_in_pieces(fake):
     trainer = fake.FakeTrainer(text="x" * 5000)
     dashboard = Dashboard(trainer, max_steps=30, keep=8)
     dashboard.start().wait(SECONDS)
@@ -281,18 +281,18 @@ def test_a_saved_run_is_shown_again_without_mlx_and_does_not_train(dashboard, tm
         again.start()
 
 
-def test_an_iterator_of_steps_is_paused_and_stopped_but_not_turned_back(fake):
+def test_an_iterator_of_steps_can_be_paused_and_stopped_but_not_rewound(fake):
     dashboard = Dashboard(fake.FakeTrainer(seconds=0.002).train(30), max_steps=30)
     assert (dashboard.data["trains"], dashboard.data["steers"]) == (True, False)
     pause_at(dashboard, 3)
     order(dashboard, "stop")
     until(lambda: dashboard.state == "stopped")
-    order(dashboard, "go on")  # with the iterator as it is
+    order(dashboard, "go on")  # with the same iterator
     dashboard.run.wait(SECONDS)
     assert len(dashboard.record) == 30
 
 
-def test_steps_of_an_iterator_that_come_again_take_the_place_of_the_first(fake):
+def test_repeated_steps_of_an_iterator_replace_the_first_ones(fake):
     other = fake.FakeTrainer(groups=1)
     other.args.learning_rate = 0.5
     again = [*fake.FakeTrainer().train(5), *other.train(3)]
@@ -321,14 +321,14 @@ def test_a_second_dashboard_stops_the_run_of_the_first(fake):
     until(lambda: threading.active_count() <= threads)
 
 
-def test_what_is_no_run_is_refused_in_words(fake):
-    with pytest.raises(ValueError, match="How long"):
+def test_a_source_that_is_not_a_run_raises_an_error(fake):
+    with pytest.raises(ValueError, match="max_steps is missing"):
         Dashboard(fake.FakeTrainer())
     with pytest.raises(TypeError, match="expected a trainer"):
         Dashboard([1, 2, 3], max_steps=3)
 
 
-def test_what_stays_in_the_notebook_is_small_and_says_it_in_words():
+def test_the_stored_output_is_small_and_describes_the_run():
     record = RunRecord("A long run", 2000)
     for number in range(1, 2001):
         metrics = {"reward": number / 2000, "reward_std": 0.3, "entropy": 1 + math.sin(number), "kl": math.nan}
@@ -347,7 +347,7 @@ def test_what_stays_in_the_notebook_is_small_and_says_it_in_words():
     assert len(json.dumps(dashboard.answer({"all": True}))) < 500_000
 
 
-def test_a_sick_run_is_told_so(fake):
+def test_a_sick_run_gets_a_diagnosis(fake):
     record = RunRecord("tied", 200)
     for number in range(1, 121):
         metrics = {"reward": 0.2, "reward_std": 0.0, "frac_reward_zero_std": 1.0, "grad_norm": 0.0}

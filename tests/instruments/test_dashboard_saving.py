@@ -1,4 +1,4 @@
-"""A dashboard's run is there again after a restart: saved step by step, opened by one line, never in the way."""
+"""A dashboard's run after a restart: it was saved step by step, one line opens it, and saving never disturbs it."""
 
 import subprocess
 import sys
@@ -23,9 +23,9 @@ def same(one, other):
     return [told[0][name] for name in names] == [told[1][name] for name in names]
 
 
-def test_a_run_is_opened_again_by_its_place_in_the_shelf_or_by_its_folder(fake, tmp_path):
+def test_a_run_is_opened_by_its_number_on_the_shelf_or_by_its_folder(fake, tmp_path):
     first, second = trained(fake, tmp_path), trained(fake, tmp_path, 7)
-    assert second._status()["saved"].startswith("This run saves itself. Dashboard.open() shows it again")
+    assert second._status()["saved"].startswith("This run is saved. Dashboard.open() shows it again")
     newest, before = (Dashboard.open(place, save_to=tmp_path) for place in (0, 1))
     assert same(newest, second)
     assert same(before, first)
@@ -34,11 +34,11 @@ def test_a_run_is_opened_again_by_its_place_in_the_shelf_or_by_its_folder(fake, 
     assert newest.data["settings"] == second.data["settings"]
     assert newest.answer({"completions": [3]}) == second.answer({"completions": [3]})
     assert newest._status()["saved"] == ""
-    with pytest.raises(FileNotFoundError, match="has 2 saved runs, counted from 0, and so no run 2"):
+    with pytest.raises(FileNotFoundError, match="has no run 2; it has 2 saved runs, counted from 0"):
         Dashboard.open(2, save_to=tmp_path)
 
 
-def test_what_happens_after_the_end_is_saved_too(fake, tmp_path):
+def test_changes_after_the_end_are_saved_too(fake, tmp_path):
     dashboard = trained(fake, tmp_path)
     dashboard.answer({"order": "rewind", "step": 5, "rate": "0.5"})
     dashboard.run.wait(30)
@@ -48,7 +48,7 @@ def test_what_happens_after_the_end_is_saved_too(fake, tmp_path):
     assert again.answer({"all": True})["changed"] == {"learning_rate": [(6, "0.5")]}
 
 
-def test_a_killed_kernel_leaves_all_steps_that_were_done(tmp_path):
+def test_a_killed_kernel_leaves_all_finished_steps(tmp_path):
     program = f"""
 import importlib.util, os
 spec = importlib.util.spec_from_file_location("fake", {str(Path(__file__).with_name("fake_trainer.py"))!r})
@@ -68,7 +68,7 @@ Dashboard(fake.FakeTrainer(), max_steps=50, save_to={str(tmp_path)!r}, measure=m
     assert dashboard.status.startswith("a saved run: step 24 of 50")
 
 
-def test_nothing_is_written_where_no_notebook_asks_for_it(fake, tmp_path, monkeypatch):
+def test_nothing_is_written_outside_a_notebook(fake, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Dashboard(fake.FakeTrainer(), max_steps=2).start().wait(30)
     trained(fake, False)
@@ -77,7 +77,7 @@ def test_nothing_is_written_where_no_notebook_asks_for_it(fake, tmp_path, monkey
     assert [*tmp_path.iterdir()] == []
 
 
-def test_a_place_that_cannot_be_written_is_named_and_the_run_goes_on(fake, tmp_path):
+def test_a_folder_that_cannot_be_written_is_named_and_the_run_continues(fake, tmp_path):
     (tmp_path / "file").write_text("mine")
     dashboard = trained(fake, tmp_path / "file")
     assert len(dashboard.record) == 12
@@ -85,7 +85,7 @@ def test_a_place_that_cannot_be_written_is_named_and_the_run_goes_on(fake, tmp_p
     assert str(tmp_path / "file") in dashboard._status()["saved"]
 
 
-def test_a_dashboard_that_saves_takes_hardly_more_time(fake, tmp_path):
+def test_saving_takes_hardly_any_time(fake, tmp_path):
     def seconds(save_to):
         began = time.perf_counter()
         trained(fake, save_to, steps=200)

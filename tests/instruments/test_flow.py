@@ -1,4 +1,4 @@
-"""The model as boxes: every number is that of transformers, forward and backward, and so is what each formula gives."""
+"""The model as boxes: every number and the result of every formula match transformers, forward and backward."""
 
 import re
 
@@ -32,7 +32,7 @@ def tokenizer():
 
 @pytest.fixture(scope="module", params=["shipped", "tied", "not tied", "yarn"])
 def seen(request, make_qwen3, tokenizer):
-    """(transformers' model after backward, what its modules put out, the trace of the same text)."""
+    """(transformers' model after backward, the outputs of its modules, the trace of the same text)."""
     if request.param == "shipped":
         from transformers import Qwen3ForCausalLM
 
@@ -66,7 +66,7 @@ def seen(request, make_qwen3, tokenizer):
     return reference, outputs, trace
 
 
-def test_values_and_gradients_are_those_of_transformers(seen):
+def test_values_and_gradients_match_transformers(seen):
     _, outputs, trace = seen
     names = {"embedding": "embed_tokens", "final_norm": "norm", "logits": "lm_head"}
     compared = 0
@@ -79,7 +79,7 @@ def test_values_and_gradients_are_those_of_transformers(seen):
         scale = float(theirs.grad.abs().max())
         assert np.allclose(gradient, theirs.grad.numpy().ravel(), atol=3e-4 * scale + 1e-7), name
     layers = trace.config.num_hidden_layers
-    assert compared == 3 + 13 * layers  # what transformers has no module for follows from these, below
+    assert compared == 3 + 13 * layers  # values without a module in transformers are checked below
     assert trace.loss == pytest.approx(float(outputs["loss"].detach()), rel=1e-4)
 
 
@@ -90,7 +90,7 @@ def all_boxes(trace, position, head):
 
 
 @pytest.mark.parametrize(("position", "head"), [(0, 0), (3, 1), (5, 2), (6, 3)])
-def test_each_formula_comes_to_the_number_in_its_box(seen, position, head):
+def test_each_formula_gives_the_number_in_its_box(seen, position, head):
     _, _, trace = seen
     for box in all_boxes(trace, position, head):
         chosen = range(0, len(box.values), max(1, len(box.values) // 9))
@@ -100,14 +100,14 @@ def test_each_formula_comes_to_the_number_in_its_box(seen, position, head):
         assert np.allclose(backward, box.grads[chosen], atol=1e-4 * np.abs(box.grads).max() + 1e-7), box.key
 
 
-def test_the_gradient_of_each_weight_is_that_of_transformers(seen):
+def test_the_gradient_of_each_weight_matches_transformers(seen):
     reference, _, trace = seen
     theirs = {name.removeprefix("model."): weight.grad for name, weight in reference.named_parameters()}
     followed = 0
     for box in all_boxes(trace, 5, 2):
         for i in (0, 7):
             if not box.weight or (box.key in ("embedding", "logits") and trace.config.tie_word_embeddings):
-                continue  # one table that is used twice: each box tells its own share
+                continue  # one table that is used twice: each box shows its own share
             work = box.weight(i)
             name, where = re.fullmatch(r"grad (.*)\[(.*)\]", work.name).groups()
             full = name
@@ -120,7 +120,7 @@ def test_the_gradient_of_each_weight_is_that_of_transformers(seen):
     assert followed >= 2 * (11 * trace.config.num_hidden_layers + 1)
 
 
-def test_the_shares_of_a_tied_table_come_to_its_gradient(seen):
+def test_the_shares_of_a_tied_table_add_up_to_its_gradient(seen):
     reference, _, trace = seen
     if not trace.config.tie_word_embeddings:
         return
@@ -133,10 +133,10 @@ def test_the_shares_of_a_tied_table_come_to_its_gradient(seen):
     assert work.total + embedding.weight(column).total == pytest.approx(float(gradient[token, column]), rel=1e-3)
 
 
-def test_the_last_gradient_is_asked_of_the_answer(tokenizer):
+def test_the_loss_expects_every_token_of_the_answer(tokenizer):
     config, params = load_pretrained(TINY)
     trace = trace_flow(config, params, tokenizer, PROMPT, ANSWER, backward=True)
-    assert "".join(map(trace.spell, trace.ids)) == "12+34=4"  # the last token of the answer is asked for, not read
+    assert "".join(map(trace.spell, trace.ids)) == "12+34=4"  # the last token of the answer is a target, not an input
     assert {place: trace.spell(token) for place, token in trace.targets.items()} == {5: "4", 6: "6"}
     likeliest = trace_flow(config, params, tokenizer, PROMPT, backward=True)
     assert likeliest.targets == {5: int(likeliest.probabilities(5).argmax())}
@@ -147,7 +147,7 @@ def test_the_last_gradient_is_asked_of_the_answer(tokenizer):
     ("prompt", "words"),
     [("", "The prompt is empty"), ("12é", "no token for 'é'"), ("1" * 65, "65 tokens; expected at most 64")],
 )
-def test_what_cannot_be_read_is_told(tokenizer, prompt, words):
+def test_a_text_that_cannot_be_traced_gets_a_message(tokenizer, prompt, words):
     config, params = load_pretrained(TINY)
     with pytest.raises(ValueError, match=words):
         trace_flow(config, params, tokenizer, prompt)
@@ -159,17 +159,17 @@ def test_what_cannot_be_read_is_told(tokenizer, prompt, words):
     assert "'7*8='" in panel.picture.alt
 
 
-def test_the_panel_follows(tokenizer):
+def test_the_panel_follows_its_controls(tokenizer):
     config, params = load_pretrained(TINY)
     panel = show_flow(config, params, tokenizer, PROMPT, ANSWER)
     assert panel.values["token"] == 6
     panel.set(prompt="1+2=")
-    assert (panel.controls["token"].max, panel.values["token"]) == (4, 4)  # still the last
+    assert (panel.controls["token"].max, panel.values["token"]) == (4, 4)  # still the last token
     panel.set(prompt="12+34=")
     assert (panel.controls["token"].max, panel.values["token"]) == (6, 6)
     panel.set(token=2)
     panel.set(prompt="7*8=")
-    assert (panel.controls["token"].max, panel.values["token"]) == (4, 2)  # who looks elsewhere stays there
+    assert (panel.controls["token"].max, panel.values["token"]) == (4, 2)  # another token stays selected
     panel.set(prompt="12+34=")
     panel.set(direction="backward", head=3, number=200)
     [q] = [box for box in panel.picture.boxes if box.key == "layers.1.self_attn.q_proj"]
@@ -180,7 +180,7 @@ def test_the_panel_follows(tokenizer):
 
 
 @pytest.mark.parametrize("backward", [False, True])
-def test_what_a_notebook_stores_is_small(tokenizer, backward):
+def test_the_stored_output_is_small(tokenizer, backward):
     config, params = load_pretrained(TINY)
     trace = trace_flow(config, params, tokenizer, "27+38=", "65", backward=True)
     assert len(draw_flow(trace, backward=backward)._repr_mimebundle_()["text/html"]) < 300_000

@@ -1,4 +1,4 @@
-"""The picture of the whole model says and draws what is in the trace; test_flow.py has real numbers."""
+"""The picture of the whole model describes and draws the trace; test_flow.py has real numbers."""
 
 import base64
 import io
@@ -23,7 +23,7 @@ IDS = [3, 0, 4]
 
 
 def make_trace(config=CONFIG):
-    """A trace of random numbers: a picture draws what it is given."""
+    """Make a trace of random numbers, because a picture draws any numbers."""
     draw, tokens = np.random.default_rng(0), len(IDS)
     heads, keys, head_dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
     shapes = {"embedding": (tokens, config.hidden_size)}
@@ -63,7 +63,7 @@ def trace():
 
 
 class Nesting(HTMLParser):
-    """Checks that what is opened is closed, but for the cells and rows whose end HTML leaves out."""
+    """A parser that checks that every tag is closed, except cells and rows, whose end tags HTML may omit."""
 
     def __init__(self):
         super().__init__()
@@ -79,7 +79,7 @@ class Nesting(HTMLParser):
 
 
 def box_html(html, key):
-    """The markup of one box."""
+    """Return the markup of one box."""
     start = html.index(f'<details data-box="{key}">')
     depth = 0
     for each in re.finditer(r"<details|</details>", html[start:]):
@@ -109,7 +109,7 @@ def test_a_box_draws_its_numbers(trace, backward):
     table = re.search(r'<div class="all".*?</div>', html)[0]
     cells = [unescape(re.sub("<.*?>", "", cell)) for cell in re.findall(r"<td>(.*?)(?=<td>|<tr>|</table>)", table)]
     assert cells == [digits(number, 3) for number in numbers]
-    assert re.findall(r"<b>(.*?)</b>", table) == [digits(numbers[9], 3)]  # the one that is followed
+    assert re.findall(r"<b>(.*?)</b>", table) == [digits(numbers[9], 3)]  # the chosen number
     image = re.search(r'src="data:image/png;base64,(.*?)"', html)[1]
     pixels = np.array(Image.open(io.BytesIO(base64.b64decode(image))).convert("RGB")).astype(int)[0]
     dots = len(pixels) // len(numbers)
@@ -120,7 +120,7 @@ def test_a_box_draws_its_numbers(trace, backward):
     assert (blues < reds)[np.argmin(numbers)]
 
 
-def test_what_is_listed_adds_up(trace):
+def test_listed_products_add_up(trace):
     picture = draw_flow(trace, 2, head=1, number=3)
     html = box_html(picture.html, "layers.0.mlp.down_proj")
     table = re.findall(r"<table>.*?</table>", html)[-1]
@@ -145,7 +145,7 @@ def test_what_is_listed_adds_up(trace):
     assert "The 16 largest of 40 products" in stored
 
 
-def test_the_words_say_what_is_seen(trace):
+def test_the_words_describe_the_picture(trace):
     picture = draw_flow(trace, 1, layer=1, head=1, backward=True)
     weights = trace.record["layers.1.self_attn.weights"][1, 1]
     most = int(weights.argmax())
@@ -186,15 +186,15 @@ def test_later_tokens_are_hidden(trace):
         ({"number": -1}, "number is -1; expected 0 or more"),
     ],
 )
-def test_what_is_not_there_is_told(trace, options, words):
+def test_an_index_out_of_range_raises_an_error(trace, options, words):
     with pytest.raises(ValueError, match=words):
         draw_flow(trace, **options)
 
 
-def test_a_trace_that_cannot_be_drawn_is_told():
+def test_a_trace_that_cannot_be_drawn_raises_an_error():
     trace = make_trace()
     trace.record["layers.1.mlp.gated"][2, 5] = np.nan
-    with pytest.raises(ValueError, match=r"layers\.1\.mlp\.gated holds numbers that are not finite"):
+    with pytest.raises(ValueError, match=r"layers\.1\.mlp\.gated contains numbers that are not finite"):
         draw_flow(trace)
     object.__setattr__(trace, "grads", None)
     with pytest.raises(ValueError, match="no gradients"):

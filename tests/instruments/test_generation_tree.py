@@ -1,4 +1,4 @@
-"""The tree of texts joined with a model: logits that are the model's, paths that multiply, and the still picture."""
+"""The tree of texts with a model: the model's logits, probabilities of paths, and the still picture."""
 
 import base64
 
@@ -25,7 +25,7 @@ def tree(model):
 
 @pytest.fixture(scope="module")
 def probabilities():
-    """From a text to transformers' probabilities of the next token."""
+    """Return transformers' probabilities of the token after a text."""
     theirs, tokenizer = AutoModelForCausalLM.from_pretrained(TINY), AutoTokenizer.from_pretrained(TINY)
 
     def probabilities(text):
@@ -39,7 +39,7 @@ def logits_of(node):
     return np.frombuffer(base64.b64decode(node["logits"]), "<f4").astype(float)
 
 
-def test_nodes_have_the_models_logits_in_falling_order(tree, model, probabilities):
+def test_nodes_have_the_models_logits_in_descending_order(tree, model, probabilities):
     *_, tokenizer = model
     assert [node["path"] for node in tree.data["nodes"]] == sorted(
         [[], *(tokenizer.encode(text) for text in ("6", "65", "5", "55"))]
@@ -56,7 +56,7 @@ def test_nodes_have_the_models_logits_in_falling_order(tree, model, probabilitie
         assert node["names"][node["ids"].index(end)] == "end"
 
 
-def test_a_click_is_one_answer_and_mistakes_are_told(tree, model):
+def test_a_click_causes_one_answer_and_mistakes_get_messages(tree, model):
     *_, tokenizer = model
     answer = tree.answer({"prompt": "8+", "path": tokenizer.encode("5")})
     assert answer["prompt"] == "8+"
@@ -66,18 +66,18 @@ def test_a_click_is_one_answer_and_mistakes_are_told(tree, model):
     for number, (prompt, path) in enumerate([("", []), ("1\u00e9", []), ("1" * 5000, [])]):
         tree._reply({"number": number, "question": {"prompt": prompt, "path": path}})
     complaints = [message["answer"]["complaint"] for message in sent]
-    assert complaints[0] == "The prompt is empty; expected at least one character to go on from."
+    assert complaints[0] == "The prompt is empty; expected at least one character to continue from."
     assert "no token for '\u00e9'" in complaints[1]
     assert complaints[2].startswith("The text has 5000 tokens; the model has ")
 
 
-def test_the_sampling_it_begins_with(model):
+def test_the_initial_sampling_settings(model):
     sampling = SamplingConfig(temperature=0.5, top_k=3, min_p=0.1)
     settings = show_generation_tree(*model, sampling=sampling).data["settings"]
     assert settings == {"temperature": 0.5, "top_k": 3, "top_p": 1.0, "min_p": 0.1}
 
 
-def test_an_answer_without_a_bar_is_refused(model, monkeypatch):
+def test_an_answer_without_a_bar_raises_an_error(model, monkeypatch):
     monkeypatch.setattr(generation_tree, "NAMED", 5)
     with pytest.raises(ValueError, match=r"Answer '65x' has the token 'x', which is not among the 5 likeliest"):
         show_generation_tree(*model, answers=["65x"])
@@ -91,7 +91,7 @@ def test_the_still_picture_multiplies_along_its_paths(tree, probabilities, model
         total *= probabilities(text)[token]
         text += tokenizer.decode([token])
     assert picture.alt.startswith("After '27+38=': '5' 63%, '6' 30%, ")
-    assert f"times end 100% is {total:.0%}; '6' 30% times" in picture.alt  # the likelier first
+    assert f"times end 100% is {total:.0%}; '6' 30% times" in picture.alt  # the likelier path comes first
     assert f">{total:.0%}</text>" in picture.svg
     assert picture.svg.count("<path d=") == 6  # branches
     alone = show_generation_tree(*model).draw_still()

@@ -1,4 +1,4 @@
-"""What comes to a run's metrics in the dashboard: held-out problems, numbers of one's own, memory; and its settings."""
+"""Metrics that the dashboard adds to a run: held-out problems, your own numbers, memory; and the run's settings."""
 
 import sys
 from types import SimpleNamespace
@@ -32,7 +32,7 @@ def test_held_out_problems_are_measured_before_the_first_step_then_now_and_then_
     assert "held-out problems" in still.svg
 
 
-def test_a_run_that_is_turned_back_keeps_the_measurement_before_it(fake):
+def test_a_rewound_run_keeps_the_earlier_measurement(fake):
     dashboard = Dashboard(fake.FakeTrainer(), max_steps=12, eval_every=5)
     dashboard.start().wait(30)
     dashboard.answer({"order": "rewind", "step": 0, "rate": "0.02"})
@@ -42,17 +42,17 @@ def test_a_run_that_is_turned_back_keeps_the_measurement_before_it(fake):
 
 
 @pytest.mark.parametrize("every", [-1, 2.5, True, "often"])
-def test_nonsense_for_eval_every_is_refused(fake, every):
+def test_an_invalid_eval_every_raises_an_error(fake, every):
     with pytest.raises(ValueError, match="expected a whole number of steps"):
         Dashboard(fake.FakeTrainer(), max_steps=3, eval_every=every)
 
 
-def test_an_iterator_cannot_be_evaluated_and_the_way_out_is_named(fake):
+def test_an_iterator_cannot_be_evaluated_and_the_error_suggests_a_way_out(fake):
     with pytest.raises(ValueError, match=r"measure=lambda step"):
         Dashboard(fake.FakeTrainer().train(3), max_steps=3, eval_every=1)
 
 
-def test_numbers_of_ones_own_become_curves_whoever_adds_them(fake):
+def test_your_own_numbers_become_curves(fake):
     dashboard = Dashboard(fake.FakeTrainer(), max_steps=4, measure=lambda step: {"square": step.step**2})
     dashboard.start().wait(30)
     assert panel(dashboard, "square") == {**panel(dashboard, "square"), "lines": {"value": "square"}, "more": False}
@@ -70,14 +70,14 @@ def test_numbers_of_ones_own_become_curves_whoever_adds_them(fake):
     assert panel(other, "mine")["more"] is False
 
 
-def test_a_number_that_is_none_ends_the_run_in_words(fake):
+def test_a_measure_that_is_not_a_number_ends_the_run_with_a_message(fake):
     dashboard = Dashboard(fake.FakeTrainer(), max_steps=4, measure=lambda step: {"mine": "many"})
     with pytest.raises(TypeError, match=r"Metric 'mine' is a builtins.str; expected a Python number"):
         dashboard.start().wait(30)
     assert "Metric 'mine'" in dashboard._status()["complaint"]
 
 
-def test_memory_is_the_most_that_was_held_since_the_step_before(fake, monkeypatch):
+def test_memory_is_the_peak_since_the_previous_step(fake, monkeypatch):
     peaks = iter([5e9, 2e9, 3e9])
     resets = []
     mlx = SimpleNamespace(
@@ -89,10 +89,10 @@ def test_memory_is_the_most_that_was_held_since_the_step_before(fake, monkeypatc
     assert dashboard.record.column(MEMORY) == [5.0, 2.0, 3.0]
     assert len(resets) == 3
     assert panel(dashboard, "memory, GB")["more"] is True
-    assert panel(dashboard, "seconds a step")["more"] is True
+    assert panel(dashboard, "seconds per step")["more"] is True
 
 
-def test_a_metric_of_the_kit_is_not_taken_for_ones_own():
+def test_a_metric_of_the_kit_does_not_count_as_your_own():
     names = ["reward", "loss", "rewards/exact/std", "tokens_per_second", "sampling/x/max", "gradients/a.b/norm",
              "tools/call_frequency", "rewards/exact/failed"]  # fmt: skip
     assert all(map(KITS.fullmatch, names))
@@ -116,15 +116,15 @@ def test_settings_that_were_chosen_come_before_the_defaults():
     assert len(rows) > 40
 
 
-def test_the_steps_of_a_change_are_told(fake):
+def test_the_steps_of_a_change_are_listed(fake):
     dashboard = Dashboard(fake.FakeTrainer(), max_steps=6)
     dashboard.steering.give(SimpleNamespace(back_to=None, settings={"learning_rate": 0.25}, max_steps=None, look=None))
     dashboard.start().wait(30)
     assert dashboard.answer({"all": True})["changed"] == {"learning_rate": [(1, "0.25")]}
-    assert ["learning_rate", "0.01", False] in dashboard.data["settings"]  # as it was in the beginning
+    assert ["learning_rate", "0.01", False] in dashboard.data["settings"]  # the initial value
 
 
-def test_a_finished_run_goes_on_to_more_steps_from_where_it_was(fake):
+def test_a_finished_run_continues_to_more_steps(fake):
     dashboard = Dashboard(fake.FakeTrainer(), max_steps=6)
     dashboard.start().wait(30)
     for words in ("5", "many", "-1", "1e3", "7.5"):

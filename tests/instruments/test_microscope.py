@@ -1,4 +1,4 @@
-"""The microscope joined with a model: what the widget is given, and its still picture, without a browser."""
+"""The microscope with a model, without a browser: the widget's data and its still picture."""
 
 import dataclasses
 import json
@@ -28,7 +28,7 @@ def microscope(run):
     return show_microscope(*run, group=1)
 
 
-def test_it_begins_with_the_settings_and_the_rewards_of_the_run(run, microscope):
+def test_it_starts_with_the_settings_and_the_rewards_of_the_run(run, microscope):
     *_, completions, args = run
     data = microscope.data
     assert data["settings"] == {
@@ -55,10 +55,10 @@ def test_it_begins_with_the_settings_and_the_rewards_of_the_run(run, microscope)
     assert (settings["cap"], settings["epsilon_high"]) == (3.0, None)
 
 
-def test_it_says_where_its_advantages_are_not_the_runs(run, microscope):
+def test_a_note_says_when_its_advantages_differ_from_the_runs(run, microscope):
     assert microscope.data["batch"]["note"] == ""
     args = dataclasses.replace(run[-1], multi_objective_aggregation="normalize_then_sum")
-    assert "are not quite the run's" in show_microscope(*run[:-1], args).data["batch"]["note"]
+    assert "differ from the run's" in show_microscope(*run[:-1], args).data["batch"]["note"]
 
 
 def test_its_numbers_agree_with_each_other(microscope):
@@ -69,7 +69,7 @@ def test_its_numbers_agree_with_each_other(microscope):
         assert (np.array(tokens["pushes"])[clipped != 0] == 0).all()
 
 
-def test_answers_follow_the_settings_and_complain_in_words(microscope):
+def test_readings_follow_the_settings_and_errors_become_messages(microscope):
     settings = microscope.data["settings"]
     first = microscope.data["reading"]
     sampled = microscope.answer(settings | {"update": 0})
@@ -79,7 +79,7 @@ def test_answers_follow_the_settings_and_complain_in_words(microscope):
     moved = microscope.answer(settings | {"rewards": rewards})
     assert moved["means"][1] == pytest.approx(first["means"][1] + 0.25)
     assert moved["advantages"][4] > first["advantages"][4]
-    for loss_type in microscope.data["batch"]["loss_types"]:  # cispo gets its cap, dr_grpo its length
+    for loss_type in microscope.data["batch"]["loss_types"]:  # cispo needs its cap, dr_grpo its length
         assert microscope.answer(settings | {"loss_type": loss_type})["group"] == 1
     sent = []
     microscope.send = sent.append
@@ -87,14 +87,14 @@ def test_answers_follow_the_settings_and_complain_in_words(microscope):
     assert sent == [{"number": 7, "answer": {"complaint": "epsilon is -1; expected 0 or more."}}]
 
 
-def test_what_is_not_there_is_told(run):
+def test_a_group_or_update_out_of_range_raises_an_error(run):
     with pytest.raises(ValueError, match=r"group is 4; expected 0 to 3\."):
         show_microscope(*run, group=4)
     with pytest.raises(ValueError, match=r"update is 3; expected 0 to 2\."):
         show_microscope(*run, update=3)
 
 
-def test_the_still_picture_says_it_in_words(run, microscope):
+def test_the_still_picture_has_a_description(run, microscope):
     *_, completions, _ = run
     picture = microscope.draw_still()
     group, reading = completions[4:8], microscope.data["reading"]
@@ -106,5 +106,6 @@ def test_the_still_picture_says_it_in_words(run, microscope):
         assert f">{each.completion}<" in picture.svg
     clipped = sum(clip != 0 for tokens in reading["tokens"] for clip in tokens["clips"])
     assert f"{clipped} tokens of this group clipped" in picture.alt
-    assert picture.alt.count("(clipped") == picture.svg.count(" clipped</text>") - 1 == clipped > 0  # and once above
+    # The word is once in the heading, too.
+    assert picture.alt.count("(clipped") == picture.svg.count(" clipped</text>") - 1 == clipped > 0
     assert f"Mean reward {np.mean([each.reward for each in group]):#.3g}" in picture.alt

@@ -1,4 +1,4 @@
-"""The microscope's still picture, of numbers made up by hand: clips on both sides, no reward, many tokens, markup."""
+"""The microscope's still picture of made-up numbers: clips on both sides, a missing reward, many tokens, markup."""
 
 from mlx_grpo_kit.instruments.microscope.picture import MOST_CELLS, draw_microscope
 from mlx_grpo_kit.viz.sheet import shades
@@ -11,7 +11,7 @@ def tokens(pushes, clips):
     return {"pushes": pushes, "clips": clips}
 
 
-def test_every_answer_is_drawn_and_told():
+def test_every_answer_is_drawn_and_described():
     long = MOST_CELLS + 2
     batch = {
         "num_generations": 3,
@@ -44,5 +44,5 @@ def test_every_answer_is_drawn_and_told():
     assert svg.count(">&#x27;1&#x27;<") == MOST_CELLS
     assert "<b>" not in svg
     assert ">none<" in svg
-    assert 'fill="#5790fc"' in svg  # the strongest push is as blue as can be
-    assert f'fill="{shades(0, 1, (ZERO, NEGATIVE))(0.5)}"' in svg  # and half of it downwards half orange
+    assert 'fill="#5790fc"' in svg  # the strongest push has the full blue
+    assert f'fill="{shades(0, 1, (ZERO, NEGATIVE))(0.5)}"' in svg  # and half of it, downwards, has half the orange

@@ -1,4 +1,4 @@
-"""Other runs over this one: those that were given, and those of the notebook that saved themselves."""
+"""Other runs to compare with: those that were passed in, and the saved runs of the notebook."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def trained(fake, rate=0.01, **settings):
     return dashboard
 
 
-def test_records_and_folders_are_laid_over_by_their_names(fake, tmp_path):
+def test_records_and_folders_are_chosen_by_name(fake, tmp_path):
     one, two = trained(fake, 0.02), trained(fake, 0.02)
     two.record.save(tmp_path / "two")
     dashboard = Dashboard(one.record, compare=[one.record, tmp_path / "two"], save_to=False)
@@ -26,7 +26,7 @@ def test_records_and_folders_are_laid_over_by_their_names(fake, tmp_path):
     assert named.data["compare"] == ["seed 1"]
 
 
-def test_saved_runs_of_the_notebook_are_offered_and_this_one_is_not(fake, tmp_path):
+def test_the_other_saved_runs_of_the_notebook_are_offered(fake, tmp_path):
     first, second = trained(fake, save_to=tmp_path), trained(fake, 0.5, save_to=tmp_path)
     assert second.answer({"others": True})["names"] == [first._saving.path.name]
     opened = Dashboard.open(1, save_to=tmp_path)
@@ -35,7 +35,7 @@ def test_saved_runs_of_the_notebook_are_offered_and_this_one_is_not(fake, tmp_pa
     assert over["columns"]["learning_rate"] == [0.5] * 9
 
 
-def test_a_name_that_is_no_run_is_refused_and_never_taken_for_a_path(fake, tmp_path):
+def test_an_unknown_name_raises_an_error_and_is_never_taken_for_a_path(fake, tmp_path):
     dashboard = trained(fake, save_to=tmp_path)
     dashboard.record.save(tmp_path / "elsewhere")
     for name in ("../elsewhere", str(tmp_path / "elsewhere"), ""):
@@ -43,7 +43,7 @@ def test_a_name_that_is_no_run_is_refused_and_never_taken_for_a_path(fake, tmp_p
             dashboard.answer({"over": [name]})
 
 
-def test_what_is_no_run_is_refused_in_words(fake):
+def test_an_object_that_is_not_a_run_raises_an_error(fake):
     with pytest.raises(TypeError, match="A run to compare with is a int; expected a RunRecord or the folder"):
         Dashboard(fake.FakeTrainer(), max_steps=3, compare=[7])
     with pytest.raises(FileNotFoundError, match="contains no metrics"):

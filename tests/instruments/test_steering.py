@@ -1,4 +1,4 @@
-"""Going back in a run: what is repeated is the same run, snapshots stay few, orders are obeyed between steps.
+"""Rewinding a run: repeated steps are the same, snapshots stay few, and orders are carried out between steps.
 
 The trainer is one whose weight is a sum that anybody can add up. tests/grpo has GRPOTrainer's own snapshots.
 """
@@ -11,7 +11,7 @@ from mlx_grpo_kit.instruments.dashboard.steering import Order, Steering
 
 
 class Summing:
-    """Its weight grows by `size` a step, and so every weight tells which sizes came."""
+    """A trainer whose weight grows by `size` per step, so that every weight shows which sizes were used."""
 
     def __init__(self, step=0, nbytes=1):
         self.step, self.weight, self.size, self.nbytes = step, 0, 1, nbytes
@@ -39,7 +39,7 @@ class Summing:
 
 
 def play(steering, orders=None, obeyed=lambda order, error: True):
-    """All (step, weight) of a run; `orders` are given when their step is first seen."""
+    """List (step, weight) of a run; `orders` are given when their step is first done."""
     orders, seen = dict(orders or {}), []
     for step in steering.steps(obeyed):
         seen.append((step.step, step.weight))
@@ -54,12 +54,12 @@ def test_without_orders_the_steps_are_the_trainers():
     assert trainer.open == 0
 
 
-def test_going_back_repeats_the_run_from_the_weights_of_that_step():
+def test_rewinding_repeats_the_run_from_the_weights_of_that_step():
     seen = play(Steering(Summing(), 6), {5: [Order(back_to=2, settings={"size": 10})]})
     assert seen == [(1, 1), (2, 2), (3, 3), (4, 4), (5, 5), (3, 12), (4, 22), (5, 32), (6, 42)]
 
 
-def test_an_order_after_the_last_step_is_obeyed_too():
+def test_an_order_after_the_last_step_is_carried_out_too():
     assert play(Steering(Summing(), 3), {3: [Order(back_to=1, settings={"size": 5})]})[3:] == [(2, 6), (3, 11)]
 
 
@@ -77,7 +77,7 @@ def test_a_step_between_two_snapshots_is_reached_with_the_settings_of_that_time(
 
 
 @pytest.mark.parametrize(("megabytes", "most"), [(10, 10), (2, 2), (1, 1)])
-def test_snapshots_take_no_more_than_there_is_room_for_and_are_everywhere(megabytes, most):
+def test_snapshots_stay_within_their_limit_and_cover_the_whole_run(megabytes, most):
     steering = Steering(Summing(nbytes=1_000_000), 500, megabytes)
     for _ in steering.steps(lambda order, error: True):
         assert len(steering.snapshots) <= most
@@ -87,13 +87,13 @@ def test_snapshots_take_no_more_than_there_is_room_for_and_are_everywhere(megaby
     assert len(kept) > most / 2
 
 
-def test_the_first_snapshot_stays_where_the_run_began():
+def test_the_first_snapshot_of_the_run_is_kept():
     steering = Steering(Summing(step=37, nbytes=1_000_000), 200, megabytes=4)
     play(steering)
     assert min(steering.snapshots) == 37
 
 
-def test_without_room_for_one_snapshot_going_back_is_refused_in_words():
+def test_without_room_for_one_snapshot_rewinding_raises_an_error():
     errors = []
     seen = play(
         Steering(Summing(nbytes=2_000_000), 4, megabytes=1),
@@ -101,10 +101,10 @@ def test_without_room_for_one_snapshot_going_back_is_refused_in_words():
         lambda order, error: errors.append(str(error)) or True,
     )
     assert [step for step, _ in seen] == [1, 2, 3, 4]
-    assert "more than the 1 megabytes" in errors[0]
+    assert "more than the limit of 1 MB" in errors[0]
 
 
-def test_an_order_that_cannot_be_obeyed_leaves_the_run_as_it_was():
+def test_an_order_that_fails_leaves_the_run_unchanged():
     errors = []
     seen = play(
         Steering(Summing(step=2), 6),
@@ -114,18 +114,18 @@ def test_an_order_that_cannot_be_obeyed_leaves_the_run_as_it_was():
     assert seen == [(3, 1), (4, 2), (5, 3), (6, 4)]
     assert errors == [
         "size is below 0",
-        "There is no way back to step 1: the first is of step 2.",
-        "There is no way back to step 5: the run is at step 4.",
+        "Cannot rewind to step 1: the first snapshot is of step 2.",
+        "Cannot rewind to step 5: the run is at step 4.",
     ]
 
 
-def test_the_run_ends_where_obeyed_says_so():
+def test_the_run_ends_if_obeyed_returns_false():
     trainer = Summing()
     assert [step for step, _ in play(Steering(trainer, 9), {4: [Order(back_to=2)]}, lambda *_: False)] == [1, 2, 3, 4]
     assert (trainer.step, trainer.open) == (2, 0)
 
 
-def test_a_change_that_was_taken_back_is_not_repeated():
+def test_a_change_that_was_undone_is_not_repeated():
     steering = Steering(Summing(nbytes=1_000_000), 40, megabytes=3)
     orders = {17: [Order(settings={"size": 100})], 21: [Order(back_to=17)], 30: [Order(back_to=20)]}
     seen = play(steering, orders)
@@ -133,7 +133,7 @@ def test_a_change_that_was_taken_back_is_not_repeated():
     assert seen[-20:] == [(step, step) for step in range(21, 41)]
 
 
-def test_snapshots_of_a_branch_that_is_left_are_not_gone_back_to():
+def test_snapshots_of_an_abandoned_branch_are_not_used():
     steering, seen = Steering(Summing(), 8), []
     for step in steering.steps(lambda order, error: True):
         seen.append((step.step, step.weight))

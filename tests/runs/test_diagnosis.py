@@ -1,4 +1,4 @@
-"""What is said about a run: sick ones from the trainer itself and made-up ones, and silence on healthy ones."""
+"""The diagnosis of runs: messages about sick ones, from the trainer and made up, and none about healthy ones."""
 
 import itertools
 import json
@@ -15,7 +15,7 @@ from mlx_grpo_kit.runs.diagnosis import Monitor, diagnose, findings
 
 
 def steps(count, completions=None, **metrics):
-    """`count` steps of a healthy run, with other metrics: numbers, or functions of the step."""
+    """Make `count` steps of a healthy run, with other metrics: numbers, or functions of the step."""
     healthy = {
         "reward": lambda step: 0.4 + 0.5 * step / (step + 50),
         "reward_std": 0.3,
@@ -44,12 +44,12 @@ def names(run):
     return [finding.name for finding in findings(run)]
 
 
-def test_nothing_is_said_of_a_healthy_run_at_any_of_its_steps():
+def test_a_healthy_run_gets_no_message_at_any_step():
     run = steps(400)
     assert all(diagnose(run[:count]) == [] for count in range(0, 401, 7))
 
 
-def test_a_run_that_is_right_throughout_is_left_alone():
+def test_a_run_that_is_always_right_gets_no_message():
     solved = {"reward": lambda s: min(1, s / 50), "reward_std": lambda s: 0.4 * (s < 50)}
     run = steps(120, **solved, frac_reward_zero_std=lambda s: float(s >= 50), grad_norm=lambda s: float(s < 50))
     run = [SimpleNamespace(**{**vars(step), "metrics": step.metrics | {"entropy": 0.001}}) for step in run]
@@ -58,14 +58,14 @@ def test_a_run_that_is_right_throughout_is_left_alone():
 
 TIED = {"frac_reward_zero_std": 1.0, "reward_std": 0.0, "grad_norm": 0.0}
 SICK = {
-    "truncated": ({"completions/clipped_ratio": 0.97}, ["97%", "4 tokens, since step 1", "max_completion_length"]),
+    "truncated": ({"completions/clipped_ratio": 0.97}, ["97%", "4 tokens since step 1", "max_completion_length"]),
     "reward_fell": ({"reward": lambda s: 0.6 if s < 20 else 0.1}, ["from 0.6 around step", "to 0.1", "learning_rate"]),
     "one_full_one_empty": (
         {
             "rewards/format/mean": 0.2, "rewards/format/std": 0.0, "rewards/exact/std": 0.0,
             "rewards/exact/mean": lambda s: 0.4 * (s < 10),
         },
-        ["'format'", "'exact'", "since step 10", "hacking"],
+        ["'format'", "'exact'", "Since step 10,", "hacking"],
     ),
     "tied": (
         {**TIED, "frac_reward_zero_std": lambda s: float(s >= 30), "reward": 0.5, "reward_std": 0.5},
@@ -83,38 +83,38 @@ SICK = {
     "reference_moves": ({"kl": 0.0}, ["exactly 0 since step 1", "beta"]),
     "scored_otherwise": (
         {"sampling/sampling_logp_difference/mean": 0.1, "clip_ratio/region_mean": 0.3},
-        ["by 0.1 per token, since step 1", "temperature"],
+        ["since step 1, now by 0.1 per token", "temperature"],
     ),
     "kl_runs_away": ({"kl": lambda s: s / 10}, ["since step 21", "beta"]),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SICK)
-def test_each_symptom_is_told_with_its_numbers_and_a_way_out(name):
+def test_each_symptom_has_a_message_with_its_numbers_and_a_remedy(name):
     metrics, said = SICK[name]
     run = steps(100, **metrics)
     assert names(run) == [name]
     (words,) = diagnose(run)
     assert [part for part in said if part not in words] == []
-    # Lines of metrics.jsonl, where NaN is null, say the same.
+    # Lines of metrics.jsonl, in which NaN is null, give the same.
     lines = [json.loads(json.dumps({"step": step.step, **step.metrics})) for step in run]
     assert names(lines) == [name]
 
 
 @pytest.mark.parametrize("name", SICK)
-def test_one_step_is_no_symptom(name):
+def test_one_step_is_not_a_symptom(name):
     sick, healthy = steps(100, **SICK[name][0]), steps(99)
     assert names([*healthy, sick[-1]]) == []
 
 
-def test_nothing_is_said_of_other_curves():
+def test_other_curves_get_no_message():
     run = [SimpleNamespace(step=step, metrics={"loss": math.nan, "accuracy": 0.0}) for step in range(50)]
     assert diagnose(run) == []
     assert diagnose([]) == []
     assert diagnose(iter([])) == []
 
 
-def test_a_loss_that_is_no_number_is_told_at_once_and_alone():
+def test_a_loss_that_is_not_finite_is_reported_at_once_and_alone():
     run = [*steps(30), *steps(31, loss=math.nan)[30:]]
     assert diagnose(run)[0].startswith("loss has not been finite since step 31")
     assert len(diagnose(run)) == 1
@@ -143,7 +143,7 @@ def test_one_answer_to_everything():
 
 
 @pytest.mark.parametrize(("begins", "cause"), [(1, "truncated"), (9, "reward_fell")])
-def test_one_answer_that_does_not_end_is_told_by_what_came_first(begins, cause):
+def test_one_answer_that_does_not_end_is_reported_as_its_first_symptom(begins, cause):
     gone = {name: lambda s, low=low, high=high: low if s >= begins else high for name, low, high in (
         ("reward", 0.0, 0.4), ("completions/clipped_ratio", 1.0, 0.0), ("frac_reward_zero_std", 1.0, 0.1))}  # fmt: skip
     said = names(steps(40, lambda s: ["8888"] * 16 if s >= begins else [str(row) for row in range(16)], **gone))
@@ -151,7 +151,7 @@ def test_one_answer_that_does_not_end_is_told_by_what_came_first(begins, cause):
     assert ("truncated" in said) == (cause == "truncated")
 
 
-def test_the_only_right_answer_is_no_collapse_and_is_one_where_right_answers_differ():
+def test_one_answer_is_a_collapse_only_if_right_answers_differ():
     metrics = {"reward": lambda s: min(1, s / 20), "reward_std": 0.0, "frac_reward_zero_std": lambda s: float(s > 20)}
     run = steps(60, lambda step: ["yes"] * 16, **metrics)
     for answer, expected in ((lambda row: None, ["collapse"]), (lambda row: "yes", []), (str, ["collapse"])):
@@ -162,14 +162,14 @@ def test_the_only_right_answer_is_no_collapse_and_is_one_where_right_answers_dif
     assert "the reward does not look at the answer" in diagnose(run)[0]
 
 
-def test_a_penalty_that_nobody_gets_is_no_empty_reward():
+def test_a_penalty_that_no_completion_gets_is_not_an_empty_reward():
     full = {"rewards/exact/mean": 1.0, "rewards/exact/std": 0.0, "rewards/long/std": 0.0}
     assert names(steps(60, **full, **{"rewards/long/mean": 0.0})) == ["one_full_one_empty"]
     assert "If 'long' is a penalty, 0 is its best" in diagnose(steps(60, **full, **{"rewards/long/mean": 0.0}))[0]
     assert names(steps(60, **full, **{"rewards/long/mean": lambda s: -0.1 * (s < 9)})) == []
 
 
-def test_a_hard_reward_that_is_being_learned_is_left_alone():
+def test_a_hard_reward_that_is_being_learned_gets_no_message():
     metrics = {
         "rewards/format/mean": 1.0, "rewards/format/std": 0.0,
         "rewards/exact/mean": lambda s: s / 5000, "rewards/exact/std": 0.15,
@@ -177,7 +177,7 @@ def test_a_hard_reward_that_is_being_learned_is_left_alone():
     assert names(steps(100, **metrics)) == []
 
 
-def test_a_monitor_says_the_same_and_stays_small():
+def test_a_monitor_finds_the_same_and_stays_small():
     run = steps(3000, **{"clip_ratio/region_mean": lambda s: 0.5 * (s > 2000)})
     monitor = Monitor()
     for step in run:
@@ -192,7 +192,7 @@ def test_a_monitor_says_the_same_and_stays_small():
     assert all(a.step < b.step for a, b in itertools.pairwise(kept))
 
 
-def test_what_a_model_wrote_cannot_disturb_a_terminal():
+def test_a_models_text_cannot_disturb_a_terminal():
     run = steps(40, lambda step: ["\x1b[2J" + 99 * "9"] * 16, **TIED, reward=0.2)
     (words,) = diagnose(run)
     assert r"'\x1b[2J999" in words
@@ -218,18 +218,18 @@ def test_it_needs_neither_mlx_nor_numpy():
     assert out.stdout.strip() == "set()"
 
 
-def test_a_policy_that_came_back_to_its_reference_is_no_moving_reference():
+def test_a_policy_that_returns_to_its_reference_is_not_a_moving_reference():
     assert names(steps(100, kl=lambda s: 0.1 * (s % 20 == 0))) == []
     assert names(steps(100, kl=0.0, grad_norm=0.0)) == ["zero_gradient"]
 
 
-def test_alike_and_full_is_no_success_where_it_was_better_before():
+def test_equal_full_rewards_are_no_success_if_they_were_better_before():
     tied = {"reward_std": lambda s: 0.3 * (s < 50), "frac_reward_zero_std": lambda s: float(s >= 50)}
     assert names(steps(100, reward=lambda s: 0.9 if s < 50 else 0.2, **tied)) == ["reward_fell", "tied"]
     assert names(steps(100, reward=lambda s: 0.5 if s < 50 else 0.9, **tied)) == []
 
 
-def test_a_symptom_that_came_back_is_told_from_its_second_coming_on():
+def test_a_symptom_that_returns_is_dated_from_its_return():
     run = steps(100, **{"completions/clipped_ratio": lambda s: 0.97 * (not 30 <= s <= 60 and s != 80)})
     assert "since step 61." in diagnose(run)[0], "one better step is no end, thirty are"
 
@@ -242,7 +242,7 @@ def test_one_reward_that_fell_is_named_unless_another_made_up_for_it():
 
 
 def ill_after(step, changes, at):
-    """A run in which the reward collapses at `step`, with changes of settings before the steps `at`."""
+    """Make a run in which the reward collapses at `step`, with changes of settings before the steps `at`."""
     run = steps(80, reward=lambda s: 0.6 if s < step else 0.0, learning_rate=0.001)
     for number, change in zip(at, changes, strict=True):
         run[number - 1].changes = change
@@ -262,14 +262,14 @@ def test_the_change_before_a_collapse_comes_first():
 @pytest.mark.parametrize(
     ("ill", "changes", "at", "blamed"),
     [
-        (45, [{"beta": 0.1}], [70], ""),  # afterwards, as a cure
+        (45, [{"beta": 0.1}], [70], ""),  # after the collapse, as a cure
         (45, [{"beta": 0.1}, {"temperature": 2.0}], [42, 70], "beta"),
         (45, [{"beta": 0.1}, {"temperature": 2.0}], [20, 42], "temperature"),
         (45, [{"rewound_from": 60}], [42], ""),
         (45, [{}], [42], ""),
     ],
 )
-def test_only_a_change_that_came_before_is_blamed(ill, changes, at, blamed):
+def test_only_an_earlier_change_is_blamed(ill, changes, at, blamed):
     first = diagnose(ill_after(ill, changes, at))[0]
     assert (f"you changed {blamed} to" if blamed else "The mean reward has fallen") in first
 
@@ -290,14 +290,14 @@ def test_a_monitor_remembers_a_change():
     assert [finding.name for finding in monitor.findings()] == ["changed", "reward_fell"]
 
 
-def test_lines_of_a_file_say_the_change_too():
+def test_lines_of_a_file_contain_the_change():
     run = ill_after(45, [{"learning_rate": 0.05}], [41])
     lines = [{"step": s.step, **s.metrics} | ({"changes": s.changes} if hasattr(s, "changes") else {}) for s in run]
     assert diagnose(lines)[0] == diagnose(run)[0]
 
 
-def test_a_lucky_stretch_is_no_peak_from_which_the_reward_fell():
-    """Two groups a step, each right or wrong as a whole: the best five steps of the past are above the mean by luck."""
+def test_a_lucky_stretch_is_not_a_peak_from_which_the_reward_fell():
+    """With two groups per step, each all right or all wrong, the best five steps are above the mean by luck."""
     for seed in range(20):
         rng = random.Random(seed)
         run = steps(100, reward=lambda s, rng=rng: sum(rng.random() < 0.4 for _ in range(2)) / 2)
@@ -306,7 +306,7 @@ def test_a_lucky_stretch_is_no_peak_from_which_the_reward_fell():
 
 
 def answered(step, answers, right):
-    """Completions with their right answers, of which the first `right` are given."""
+    """Make completions with their right answers; the first `right` of them are right."""
     texts = [answers[row] if row < right else "?" for row in range(16)]
     problems = [SimpleNamespace(answer=answer) for answer in answers]
     return [
@@ -315,7 +315,7 @@ def answered(step, answers, right):
     ]
 
 
-def test_right_answers_that_are_gone_while_the_reward_rises():
+def test_right_answers_that_vanish_while_the_reward_rises():
     run = steps(40)
     numbers, words = [str(40 + row) for row in range(16)], [f"{row}*{row}+1" for row in range(16)]
     for answers, expected in ((numbers, ["paid_for_something_else"]), (words, [])):  # 4*4+1 is 1+4*4 too
@@ -332,7 +332,7 @@ def test_right_answers_that_are_gone_while_the_reward_rises():
     assert names(run)[0] == "paid_for_something_else"
 
 
-def test_a_run_that_is_broken_late_was_not_broken_by_its_first_updates():
+def test_a_run_that_breaks_late_was_not_broken_by_its_first_updates():
     broken = {"completions/clipped_ratio": lambda s: float(s > 30), "reward_std": 0.1}
     late = diagnose(steps(60, reward=lambda s: 0.5 if s <= 30 else 0.0, **broken))[0]
     assert late.startswith("The mean reward has fallen from 0.5 around step")

@@ -1,4 +1,4 @@
-"""A run's files and the settings of GRPO are read without MLX: by `--help`, by a page of curves, by another program."""
+"""The files of a run and the settings of GRPO load without MLX, for `--help` and for other programs."""
 
 import subprocess
 import sys
@@ -20,16 +20,16 @@ print(sorted({name.split(".")[1] for name in new if name.startswith("mlx_grpo_ki
 
 
 def loaded_by(module):
-    """What an import of the kit's `module` loads: packages beside the standard library, and parts of the kit."""
+    """List what an import of the kit's `module` loads: packages outside the standard library, and parts of the kit."""
     code = LOADED.replace("MODULE", module)
     lines = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
     return [{*line.strip("[]").replace("'", "").split(", ")} - {""} for line in lines]
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in Path(mlx_grpo_kit.runs.__file__).parent.glob("*.py")))
-def test_runs_know_files_alone(name):
+def test_runs_imports_only_files(name):
     others, kit = loaded_by("runs" if name == "__init__" else f"runs.{name}")
-    assert others <= {"numpy", "cython_runtime"}  # the second is NumPy's own
+    assert others <= {"numpy", "cython_runtime"}  # the second belongs to NumPy
     assert kit <= {"runs", "files"}
 
 

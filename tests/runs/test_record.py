@@ -1,4 +1,4 @@
-"""What a run leaves behind: the same after saving and loading, small, and readable when damaged; without MLX."""
+"""The record of a run: the same after saving and loading, small, readable if damaged, and loaded without MLX."""
 
 import json
 import math
@@ -60,7 +60,7 @@ def test_a_step_keeps_its_first_groups_whole(record):
         assert len(other.at(1).completions) == count, keep
 
 
-def test_completions_without_groups_go_by_their_prompts():
+def test_completions_without_groups_are_grouped_by_prompt():
     record = RunRecord(keep=3)
     rows = [SimpleNamespace(prompt=prompt, completion="x") for prompt in "aabbc"]
     record.add(SimpleNamespace(step=1, metrics={}, completions=rows))
@@ -68,7 +68,7 @@ def test_completions_without_groups_go_by_their_prompts():
     assert record.at(1).completions[0].reward is None
 
 
-def test_what_was_recorded_is_what_happened():
+def test_the_record_equals_the_run():
     record = RunRecord(is_correct=lambda problem, text: text == "2")
     rows = [completion(), completion(completion="3", reward=math.nan, entropies=[math.nan, 1.0])]
     record.add(
@@ -84,7 +84,7 @@ def test_what_was_recorded_is_what_happened():
     assert record.at(4).metrics == {"reward": 1.0, "eval/accuracy": 0.5}
 
 
-def test_saved_and_loaded_it_is_the_same(record, tmp_path):
+def test_a_record_is_the_same_after_saving_and_loading(record, tmp_path):
     record.save(tmp_path / "run")
     loaded = RunRecord.load(tmp_path / "run")
     assert same(loaded, record)
@@ -93,7 +93,7 @@ def test_saved_and_loaded_it_is_the_same(record, tmp_path):
     assert loaded.column("reward") == [0.1, 0.2, 0.3, 0.4, 0.5]
     assert all(map(math.isnan, loaded.column("kl")))
     record.add(train_step(6))
-    record.save(tmp_path / "run")  # over the one before
+    record.save(tmp_path / "run")  # over the previous one
     assert len(RunRecord.load(tmp_path / "run")) == 6
 
 
@@ -106,7 +106,7 @@ def test_files_are_json_lines_that_anything_can_read(record, tmp_path):
     assert first["completions"][0]["logps"] == [-0.123457, -2e-8]
 
 
-def test_nothing_of_somebody_else_s_is_replaced(record, tmp_path):
+def test_files_of_others_are_never_replaced(record, tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(FileExistsError, match=r"mine.txt"):
         record.save(tmp_path)
@@ -130,7 +130,7 @@ def test_a_rewound_run(record, tmp_path):
         record.at(4)
 
 
-def test_half_a_surrogate_pair_becomes_what_can_be_sent(tmp_path):
+def test_an_unpaired_surrogate_becomes_a_question_mark(tmp_path):
     record = RunRecord("a \ud83d title")
     step = train_step(1)
     step.completions[0].completion, step.completions[1].completion = "\ud83d", "\U0001f600"
@@ -158,18 +158,18 @@ def test_half_a_surrogate_pair_becomes_what_can_be_sent(tmp_path):
     ],
 )
 @pytest.mark.parametrize("name", [METRICS, COMPLETIONS])
-def test_a_line_that_cannot_be_read_is_named_and_takes_no_other_with_it(record, tmp_path, name, line):
+def test_a_line_that_cannot_be_read_is_named_and_the_others_are_kept(record, tmp_path, name, line):
     record.save(tmp_path / "run")
     file = tmp_path / "run" / name
     lines = file.read_text().splitlines()
-    file.write_text("\n".join([*lines[:2], "", line, *lines[2:]]))  # nor is there an end to the last line
+    file.write_text("\n".join([*lines[:2], "", line, *lines[2:]]))  # the last line has no end either
     loaded = RunRecord.load(tmp_path / "run")
     assert loaded.damaged == [f"Line 4 of {file} cannot be read and is left out."]
     assert same(loaded, record)
 
 
 @pytest.mark.parametrize("name", [METRICS, COMPLETIONS])
-def test_every_place_at_which_a_kill_may_come(record, tmp_path, name):
+def test_a_kill_at_any_position_of_a_file(record, tmp_path, name):
     record.save(tmp_path / "run")
     file = tmp_path / "run" / name
     content = file.read_bytes()
@@ -177,7 +177,7 @@ def test_every_place_at_which_a_kill_may_come(record, tmp_path, name):
     for length in range(0, len(content), max(len(content) // 97, 1)):
         file.write_bytes(content[:length])
         loaded = RunRecord.load(tmp_path / "run")
-        whole = content[: length + 1].count(b"\n")  # a line that lacks nothing but its end is a line
+        whole = content[: length + 1].count(b"\n")  # a line that lacks only its end counts as a line
         if name == METRICS:
             assert [step.step for step in loaded.steps] == [*range(1, whole + 1)]
         else:
@@ -190,7 +190,7 @@ def test_every_place_at_which_a_kill_may_come(record, tmp_path, name):
         assert loaded.damaged == expected
 
 
-def test_what_is_no_run(tmp_path):
+def test_a_folder_that_is_not_a_run(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"contains no metrics.jsonl; expected the folder of a run"):
         RunRecord.load(tmp_path)
     (tmp_path / METRICS).mkdir()
@@ -217,7 +217,7 @@ def test_two_thousand_steps_are_small(tmp_path):
     assert size / 50 * 2000 < 10e6
 
 
-def test_it_is_read_without_mlx_and_numpy(record, tmp_path):
+def test_it_loads_without_mlx_and_numpy(record, tmp_path):
     record.save(tmp_path / "run")
     script = (
         "import sys; from mlx_grpo_kit.runs.record import RunRecord; "

@@ -1,4 +1,4 @@
-"""Runs that save themselves: whole at any moment, the same when read again, and never more than there is room for."""
+"""Runs that are saved automatically: complete at any moment, the same after loading, and within their limits."""
 
 import errno
 import math
@@ -47,14 +47,14 @@ def record():
     return record
 
 
-def test_every_step_can_be_read_at_once_and_a_rewound_run_is_read_as_it_is(shelf, record):
+def test_every_step_can_be_read_at_once_even_after_a_rewind(shelf, record):
     saved = shelf.begin(record)
-    for number in (1, 2, 3, 4, 5, 3, 4, 4):  # the third step comes again, and takes back three; then the fourth
+    for number in (1, 2, 3, 4, 5, 3, 4, 4):  # step 3 is repeated, which discards three steps; then step 4 is
         record.add(train_step(number, number / 10, {"learning_rate": 1e-4} if number == 3 else None))
         saved.keep_up()
         assert content(RunRecord.load(saved.path)) == content(record)
     assert [len(branch) for branch in record.abandoned] == [3, 1]
-    record.rewind(2)  # and no step after it
+    record.rewind(2)  # without a step after it
     saved.keep_up()
     assert content(RunRecord.load(saved.path)) == content(record)
     saved.keep_up(whole=True)
@@ -73,7 +73,7 @@ def test_appending_writes_only_what_is_new(shelf, record, monkeypatch):
     assert content(RunRecord.load(saved.path)) == content(record)
 
 
-def test_a_kill_in_the_middle_of_a_line_costs_that_step_alone(shelf, record):
+def test_a_kill_in_the_middle_of_a_line_costs_only_that_step(shelf, record):
     saved = shelf.begin(record)
     for number in (1, 2, 3):
         record.add(train_step(number))
@@ -89,7 +89,7 @@ def frozen_time(strftime, words, at=None):
     return strftime(words, at or time.struct_time((2026, 10, 25, 2, 59, 58, 6, 298, -1)))
 
 
-def test_the_newest_runs_stay_and_a_file_of_the_readers_own_is_never_removed(shelf, record, monkeypatch):
+def test_the_newest_runs_stay_and_a_users_file_is_never_removed(shelf, record, monkeypatch):
     monkeypatch.setattr(module.time, "strftime", partial(frozen_time, module.time.strftime))
     names = []
     for number in range(KEPT + 3):  # all in one second
@@ -104,7 +104,7 @@ def test_the_newest_runs_stay_and_a_file_of_the_readers_own_is_never_removed(she
     assert Shelf(shelf.place, "another").runs() == []
 
 
-def test_a_long_run_gives_up_completions_and_not_the_disk(shelf, record, monkeypatch):
+def test_a_long_run_drops_completions_to_save_space(shelf, record, monkeypatch):
     monkeypatch.setattr(module, "MEGABYTES", 0.01)
     saved = shelf.begin(record)
     for number in range(1, 101):
@@ -139,7 +139,7 @@ def test_a_full_disk_ends_the_saving_and_not_the_run(shelf, record, monkeypatch)
     assert len(RunRecord.load(saved.path)) == 0
 
 
-def test_a_new_place_is_ignored_by_git_and_one_that_was_there_stays_as_it_is(tmp_path, record):
+def test_a_new_folder_is_ignored_by_git_and_an_existing_one_is_unchanged(tmp_path, record):
     Shelf(tmp_path / "new" / "place", "a").begin(record)
     assert (tmp_path / "new" / "place" / ".gitignore").read_text() == "*\n"
     (tmp_path / "old").mkdir()
@@ -151,18 +151,18 @@ def test_a_new_place_is_ignored_by_git_and_one_that_was_there_stays_as_it_is(tmp
     ("session", "name"),
     [("/home/me/18_grpo_training.ipynb", "18_grpo_training"), ("", "notebook"), ("/a b/../my run!.ipynb", "my_run")],
 )
-def test_the_notebook_is_known_by_its_name(monkeypatch, session, name):
+def test_the_name_of_the_notebook(monkeypatch, session, name):
     monkeypatch.setenv("JPY_SESSION_NAME", session)
     assert notebook_name() == name
 
 
-def test_a_title_of_any_kind_makes_one_folder(tmp_path):
+def test_any_title_makes_one_folder(tmp_path):
     record = RunRecord("../../what? 1/2 \N{SNOWMAN} " + "x" * 300)
     path = Shelf(tmp_path, "a").begin(record).path
     assert path.parent == tmp_path / "a"
     assert len(path.name) < 100
 
 
-def test_no_mlx():
+def test_it_loads_neither_mlx_nor_numpy():
     program = "import sys, mlx_grpo_kit.runs.shelf; assert not {'mlx', 'numpy'} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,4 +1,4 @@
-"""The engine against torch: what a graph is, who gets a gradient, and every way to misuse it."""
+"""The engine against torch: the graph, gradients, and every kind of misuse."""
 
 import gc
 import math
@@ -35,7 +35,7 @@ def leaf(*numbers, **options):
 # -- the graph --------------------------------------------------------------------------------------------------------
 
 
-def test_the_three_kinds_of_nodes_and_what_they_are_for():
+def test_the_three_kinds_of_nodes_and_their_purpose():
     w, x = leaf(2.0, 3.0), T.Tensor([5.0, 7.0])
     product = w * x
     assert (w.is_leaf, w.requires_grad, w.grad_fn) == (True, True, None)
@@ -53,7 +53,7 @@ def test_the_three_kinds_of_nodes_and_what_they_are_for():
     assert x.grad is None
 
 
-def test_a_function_of_ones_own():
+def test_a_custom_function():
     x = leaf(1.0, -3.0)
     Square.apply(x).sum().backward()
     assert x.grad.tolist() == [2.0, -6.0]
@@ -64,7 +64,7 @@ def test_a_result_of_constants_is_a_constant():
     assert (y.requires_grad, y.grad_fn, y.is_leaf) == (False, None, True)
 
 
-def test_a_shared_result_hands_its_gradient_on_once_it_is_complete():
+def test_a_shared_result_passes_its_gradient_on_once_it_is_complete():
     a = leaf(3.0)
     b = a + a
     c = b + b
@@ -76,7 +76,7 @@ def test_a_shared_result_hands_its_gradient_on_once_it_is_complete():
     assert a.grad == t.grad.item()
 
 
-def test_sharing_at_every_level_takes_time_by_nodes_and_not_by_paths():
+def test_time_grows_with_nodes_and_not_with_paths():
     x = leaf(1.0)
     y = x
     for _ in range(200):
@@ -86,7 +86,7 @@ def test_sharing_at_every_level_takes_time_by_nodes_and_not_by_paths():
     assert len(topological_order(y.grad_fn)) == 201
 
 
-def test_a_chain_ten_times_as_long_as_pythons_stack():
+def test_a_chain_ten_times_as_long_as_pythons_call_stack():
     x = leaf(1.0)
     y = x
     for _ in range(10 * sys.getrecursionlimit()):
@@ -116,7 +116,7 @@ def test_backward_frees_what_was_saved_as_it_goes():
     assert saved() is None
 
 
-def test_gradients_add_up_over_backwards_until_they_are_cleared():
+def test_gradients_add_up_over_backward_calls_until_they_are_cleared():
     x = leaf(3.0)
     for times in (1, 2, 3):
         (x * x).sum().backward()
@@ -140,7 +140,7 @@ def test_a_leaf_is_its_own_gradient():
     assert x.grad == 1.0
 
 
-def test_backward_with_a_gradient_to_start_from():
+def test_backward_from_a_given_gradient():
     x = leaf(1.0, 2.0)
     (x * x).backward([10.0, 100.0])
     assert x.grad.tolist() == [20.0, 400.0]
@@ -171,7 +171,7 @@ def test_the_gradient_has_the_leafs_dtype():
     ],
 )
 def test_float32_stays_float32(operation):
-    """Already before the engine casts a gradient: no time is spent in double precision."""
+    """Gradients are float32 even before the engine casts them, so no time is spent in double precision."""
     x = T.Tensor(np.float32([0.5, 2]), requires_grad=True)
     y = operation(x)
     assert y.dtype == np.float32
@@ -179,7 +179,7 @@ def test_float32_stays_float32(operation):
     assert {gradient.dtype for gradient in gradients if gradient is not None} == {np.dtype(np.float32)}
 
 
-def test_no_grad_records_nothing_and_ends_where_it_ends():
+def test_no_grad_records_nothing_until_its_block_ends():
     x = leaf(1.0)
     with T.no_grad():
         assert not (x * 2).requires_grad
@@ -198,7 +198,7 @@ def test_no_grad_records_nothing_and_ends_where_it_ends():
     assert (x * 2).requires_grad
 
 
-def test_no_grad_is_for_its_own_thread():
+def test_no_grad_affects_only_its_own_thread():
     recorded = []
     with T.no_grad():
         thread = threading.Thread(target=lambda: recorded.append((leaf(1.0) * 2).requires_grad))
@@ -222,7 +222,7 @@ def test_the_constructor_copies():
     assert x.data.tolist() == [1.0, 1.0]
 
 
-def test_none_is_no_input_and_no_gradient():
+def test_none_is_a_missing_input_or_a_missing_gradient():
     class MaybeAdd(T.Function):
         @staticmethod
         def forward(ctx, a, b):
@@ -299,7 +299,7 @@ def test_a_function_with_several_results(program):
     assert gradcheck(Polar.apply, *[each.detach() for each in ours])
 
 
-def test_backward_of_several_results_runs_once_when_all_gradients_are_there():
+def test_backward_of_several_results_runs_once_after_all_gradients_arrive():
     calls = []
 
     class Two(T.Function):
@@ -325,7 +325,7 @@ def test_backward_of_several_results_runs_once_when_all_gradients_are_there():
     assert [each.requires_grad for each in Two.apply(x.detach())] == [False, False]
 
 
-def test_changes_in_place_around_several_results():
+def test_in_place_changes_with_several_results():
     r, a = leaf(2.0) * 1, leaf(0.5)
     x, y, _ = Polar.apply(r, a)
     r.data += 1
@@ -352,7 +352,7 @@ def test_changes_in_place_around_several_results():
 # -- hooks ------------------------------------------------------------------------------------------------------------
 
 
-def test_hooks_see_the_complete_gradient_and_may_change_it():
+def test_hooks_receive_the_complete_gradient_and_may_change_it():
     def program(leaf):
         x = leaf([1.0, 2.0])
         seen = []
@@ -371,14 +371,14 @@ def test_hooks_see_the_complete_gradient_and_may_change_it():
     np.testing.assert_allclose(ours[1], theirs[1])
 
 
-def test_retain_grad_keeps_what_hooks_leave_of_the_gradient_of_a_result():
+def test_retain_grad_keeps_the_gradient_after_hooks():
     def program(leaf):
         x = leaf([2.0, -1.0])
         y = x * 3
         y.register_hook(lambda grad: grad * 10)
         y.retain_grad()
         y.retain_grad()
-        y.register_hook(lambda grad: grad + 1)  # hooks that come later count too
+        y.register_hook(lambda grad: grad + 1)  # hooks that are added later count, too
         z = (y * y).sum()
         z.retain_grad()
         z.backward(retain_graph=True)
@@ -433,7 +433,7 @@ def test_broadcasting_is_undone(operation, a_shape, b_shape):
         np.testing.assert_allclose(tensor.grad, reference.grad, rtol=1e-12, atol=1e-14)
 
 
-def test_unbroadcast_lines_shapes_up_at_the_right():
+def test_unbroadcast_aligns_shapes_at_the_right():
     grad = np.arange(20.0).reshape(4, 5)
     assert unbroadcast(grad, (5,)).tolist() == grad.sum(axis=0).tolist()
     assert unbroadcast(grad, (4, 1)).tolist() == grad.sum(axis=1, keepdims=True).tolist()
@@ -472,7 +472,7 @@ def change_what_was_detached(y):
     "change", [change_data, change_under_no_grad, change_an_element, change_a_view, change_what_was_detached]
 )
 @pytest.mark.parametrize("operation", [lambda y: y * y, T.exp, Square.apply, lambda y: y.reshape(2, 1) ** 2])
-def test_a_saved_array_that_changed_is_an_error_and_not_a_wrong_gradient(operation, change):
+def test_a_saved_array_that_changed_raises_an_error(operation, change):
     y = leaf(1.0, 2.0) * 2
     z = operation(y)
     change(z if operation is T.exp else y)  # exp saves its result
@@ -497,7 +497,7 @@ def test_new_data_leaves_the_saved_array_alone():
     assert x.grad.tolist() == [2.0, 4.0]
 
 
-def test_plus_equals_is_recorded_where_it_matters_and_in_place_where_it_trains():
+def test_plus_equals_is_recorded_for_gradients_and_in_place_for_training():
     w, total = leaf(2.0), T.Tensor([0.0])
     for _ in range(3):
         total += w * w
@@ -546,8 +546,8 @@ class Pick(T.Function):
     ],
 )
 @pytest.mark.parametrize("kind", [np.array, list])
-def test_an_array_of_the_caller_may_change_before_backward(operation, borrowed, kind):
-    """A training loop that fills one buffer again and again is allowed to."""
+def test_the_callers_array_may_change_before_backward(operation, borrowed, kind):
+    """A training loop may fill the same buffer again and again."""
     expected = leaf(1.0, -2.0, 3.0)
     operation(expected, np.array(borrowed)).sum().backward()
     x, given = leaf(1.0, -2.0, 3.0), kind(borrowed)
@@ -557,7 +557,7 @@ def test_an_array_of_the_caller_may_change_before_backward(operation, borrowed, 
     assert x.grad.tolist() == expected.grad.tolist()
 
 
-def test_a_tensor_that_says_where_may_change_before_backward():
+def test_index_and_condition_tensors_may_change_before_backward():
     x, places, chosen = leaf(1.0, -2.0, 3.0), T.Tensor([2, 0, 2]), T.Tensor([True, False, True])
     y = x[places] + T.where(chosen, x, 10 * x)
     places.data[:], chosen.data[:] = 1, False
@@ -690,13 +690,13 @@ MISUSE = {
 
 
 @pytest.mark.parametrize("name", MISUSE)
-def test_misuse_is_an_error_that_says_what_to_do(name):
+def test_misuse_raises_an_error_that_says_what_to_do(name):
     program, kind, message = MISUSE[name]
     with pytest.raises(kind, match=f"(?s){message}"):
         program()
 
 
-def test_a_backward_without_a_rule_says_so():
+def test_a_function_without_a_backward_says_so():
     class Half(T.Function):
         @staticmethod
         def forward(ctx, x):
@@ -707,7 +707,7 @@ def test_a_backward_without_a_rule_says_so():
     assert "Half.backward" in caught.value.__notes__[0]
 
 
-def test_an_error_says_what_the_tensor_is_called():
+def test_an_error_contains_the_tensors_label():
     with pytest.raises(T.AutogradError, match=r"'targets'.*requires_grad=True"):
         T.Tensor([1.0], label="targets").backward()
 
@@ -730,7 +730,7 @@ def test_detect_anomaly_names_the_operation(program, message):
         program(x).backward()
 
 
-def test_detect_anomaly_is_silent_on_a_healthy_program_and_on_an_inf_that_was_meant():
+def test_detect_anomaly_is_silent_for_a_healthy_program_and_an_intended_inf():
     x = leaf(4.0, 1.0)
     with T.detect_anomaly():
         masked = T.where(np.array([True, False]), x, -np.inf)
@@ -801,7 +801,7 @@ def test_a_constant_is_a_float():
     assert (leaf(2.5) * 2).item() == 5.0
 
 
-def test_comparisons_are_arrays():
+def test_comparisons_return_arrays():
     x = leaf(1.0, 3.0)
     assert (x > 2).tolist() == [False, True]
     assert (2.0 >= x).tolist() == [True, False]  # noqa: SIM300
@@ -809,7 +809,7 @@ def test_comparisons_are_arrays():
     assert (x == x.detach()).tolist() == [True, True]
 
 
-def test_importing_brings_neither_mlx_nor_torch():
+def test_importing_loads_neither_mlx_nor_torch():
     import subprocess
 
     program = (

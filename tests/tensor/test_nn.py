@@ -1,4 +1,4 @@
-"""Layers against torch.nn: names, shapes, first weights, training mode, and state that goes back and forth."""
+"""Layers against torch.nn: names, shapes, initial weights, training mode, and state that is saved and loaded."""
 
 import math
 
@@ -43,7 +43,7 @@ def twins():
     return ours, theirs
 
 
-def test_names_and_shapes_are_torchs():
+def test_names_and_shapes_match_torch():
     ours, theirs = twins()
     assert [(name, p.shape) for name, p in ours.named_parameters()] == [
         (name, tuple(p.shape)) for name, p in theirs.named_parameters()
@@ -87,7 +87,7 @@ def test_a_list_of_modules_is_found():
 
 
 @pytest.mark.parametrize(("layer", "fan_in"), [(lambda: nn.Linear(400, 300), 400), (lambda: nn.Conv2d(32, 64, 5), 800)])
-def test_first_weights_are_spread_as_torchs(layer, fan_in):
+def test_initial_weights_have_the_same_spread_as_torchs(layer, fan_in):
     for parameter in layer().parameters():
         assert np.abs(parameter.data).max() <= 1 / math.sqrt(fan_in)
         assert parameter.data.std() == pytest.approx(1 / math.sqrt(3 * fan_in), rel=0.15)
@@ -110,7 +110,7 @@ def test_embedding_and_rms_norm():
     np.testing.assert_allclose(norm(layer([0])).data, reference(torch.tensor(layer([0]).data)).detach(), rtol=1e-12)
 
 
-def test_dropout_is_for_training():
+def test_dropout_is_active_only_in_training():
     layer = nn.Dropout(0.5)
     x = T.Tensor(np.ones(1000))
     assert 300 < (layer(x).data == 0).sum() < 700
@@ -166,21 +166,21 @@ def test_errors(broken, kind, message):
         broken()
 
 
-def test_layers_take_arrays_lists_and_numpys_whole_numbers():
+def test_layers_accept_arrays_lists_and_numpy_integers():
     layer = nn.Linear(np.int64(2), 3).astype(np.float64)
     x = np.arange(8.0).reshape(4, 2)
     for same in (x, x.tolist(), T.Tensor(x), x.astype(int)):
         np.testing.assert_array_equal(layer(same).data, layer(T.Tensor(x)).data)
 
 
-def test_parameters_of_a_torch_model_load_as_its_state_does():
+def test_torch_parameters_load_like_a_torch_state_dict():
     theirs, ours = torch.nn.Linear(2, 3), nn.Linear(2, 3)
     ours.load_state_dict(dict(theirs.named_parameters()))
     np.testing.assert_array_equal(ours.weight.data, theirs.weight.detach())
 
 
 class Tied(nn.Module):
-    """An embedding whose weight is also the last layer's."""
+    """An embedding that shares its weight with the last layer."""
 
     def __init__(self):
         self.embedding, self.head = nn.Embedding(5, 3), nn.Linear(3, 5, bias=False)

@@ -1,4 +1,4 @@
-"""Every operation against torch in float64: values, gradients, the edges, and the errors."""
+"""Every operation against torch in float64: values, gradients, edge cases, and errors."""
 
 import itertools
 import math
@@ -14,7 +14,7 @@ INF, NAN = math.inf, math.nan
 
 
 def compare(ours, theirs, *arrays, start=None, rtol=1e-10, atol=1e-12):
-    """The same value, and the same gradients; the result's own gradient is random where `start` is None."""
+    """Assert equal values and gradients; the gradient of the result is random if `start` is None."""
     tensors = [T.Tensor(array, requires_grad=True) for array in arrays]
     references = [torch.tensor(array, requires_grad=True) for array in arrays]
     result, expected = ours(*tensors), theirs(*references)
@@ -79,7 +79,7 @@ TWO = {
     "where": (lambda a, b: T.where(a.data > b.data, a, b), lambda a, b: torch.where(a > b, a, b)),
 }
 EDGES = [0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, 3.0, 20.0, -20.0, 1000.0, -1000.0, 1e-300, INF, -INF, NAN]
-STARTS = [1.0, 0.0, INF, NAN]  # gradients that come in
+STARTS = [1.0, 0.0, INF, NAN]  # gradients of the result
 
 
 @pytest.mark.parametrize("name", ONE)
@@ -91,7 +91,7 @@ def test_one_argument(name):
 @pytest.mark.parametrize("start", STARTS)
 @pytest.mark.parametrize("name", ONE)
 def test_one_argument_at_the_edges(name, start):
-    for x in EDGES:  # one at a time: some of torch's loops give other results at infinity for many numbers at once
+    for x in EDGES:  # one at a time, because some of torch's vectorized loops give other results at infinity
         compare(*ONE[name], np.array([x]), start=start)
 
 
@@ -117,7 +117,7 @@ def test_a_number_as_exponent_at_the_edges(exponent, start):
         compare(lambda x: x**exponent, lambda x: x**exponent, np.array([x]), start=start)
 
 
-def test_a_gradient_that_is_infinite_stops_where_torch_stops_it():
+def test_an_infinite_gradient_stops_where_torch_stops_it():
     x = np.array([-4.0, 0.0, 1.0, 9.0])
     compare(lambda x: T.sqrt(T.relu(x)), lambda x: torch.sqrt(torch.relu(x)), x)
     compare(lambda x: T.log(T.clip(x, 0, 1)), lambda x: torch.log(torch.clamp(x, 0, 1)), x)
@@ -166,7 +166,7 @@ def test_a_gradient_that_is_infinite_stops_where_torch_stops_it():
         (T.safe_log, (NAN,), NAN, (NAN,)),
     ],
 )
-def test_the_table_of_edges(operation, inputs, value, gradients):
+def test_the_table_of_edge_cases(operation, inputs, value, gradients):
     tensors = [T.Tensor(x, requires_grad=True) for x in inputs]
     result = operation(*tensors)
     assert result.item() == pytest.approx(value, nan_ok=True)
@@ -197,7 +197,7 @@ def test_safe_operations_have_finite_gradients_at_every_number(operation, x):
     assert np.isfinite(x.grad).all()
 
 
-def test_safe_operations_in_float16_are_the_plain_ones_from_the_least_number_on():
+def test_safe_operations_in_float16_equal_the_plain_ones_above_their_threshold():
     x = np.float16([0.004, 0.5, 3.0])
     assert T.safe_div(np.float16(1), x).data.tolist() == (np.float16(1) / x).tolist()
     x = np.float16([6.2e-5, 0.001, 0.5])
@@ -240,7 +240,7 @@ def test_prod(axis):
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1])
-def test_softmaxes(axis):
+def test_softmax_log_softmax_and_logsumexp(axis):
     for x in (numbers(3, 4, 2), 1000 * numbers(3, 4, 2), np.full((2, 3), -INF), np.array([[0.0, -INF], [1e4, -1e4]])):
         compare(lambda x: T.softmax(x, axis), lambda x: torch.softmax(x, axis), x)
         compare(lambda x: T.log_softmax(x, axis), lambda x: torch.log_softmax(x, axis), x)
@@ -351,7 +351,7 @@ def test_shapes(ours, theirs):
     compare(ours, theirs, numbers(2, 3, 4))
 
 
-def test_embedding_adds_up_for_an_id_that_comes_twice():
+def test_embedding_adds_the_gradients_of_a_repeated_id():
     ids = np.array([[1, 1], [4, 0]])
     compare(lambda w: T.embedding(w, ids), lambda w: F.embedding(torch.tensor(ids), w), numbers(5, 3))
     compare(lambda w: T.embedding(w, T.Tensor(ids)), lambda w: F.embedding(torch.tensor(ids), w), numbers(5, 3))
@@ -418,7 +418,7 @@ def test_pooling(kernel, stride, padding):
     compare(lambda x: T.avg_pool2d(x, kernel, stride, padding), lambda x: F.avg_pool2d(x, kernel, stride, padding), x)
 
 
-def test_max_pool_passes_a_nan_on():
+def test_max_pool_passes_nan_on():
     x = numbers(1, 1, 4, 4)
     x[0, 0, 1, 1] = NAN
     compare(lambda x: T.max_pool2d(x, 2), lambda x: F.max_pool2d(x, 2), x)
@@ -476,7 +476,7 @@ def test_attention_with_a_mask_of_either_kind():
         )
 
 
-def test_dropout_keeps_the_mean_and_passes_gradients_where_it_passed_numbers():
+def test_dropout_keeps_the_mean_and_masks_gradients_like_values():
     x = T.Tensor(np.ones((100, 100)), requires_grad=True)
     y = T.dropout(x, p=0.3, rng=np.random.default_rng(0))
     assert set(np.unique(y.data)) == {0.0, 1 / 0.7}
@@ -521,7 +521,7 @@ def test_linear_of_empty_matrices(x, weight):
 
 
 @pytest.mark.parametrize(("shape", "axis"), [((0,), 0), ((2, 0), 1), ((2, 0), 0), ((0, 3), 0), ((2, 0, 3), 1)])
-def test_softmaxes_of_nothing(shape, axis):
+def test_softmax_over_an_empty_axis(shape, axis):
     for ours, theirs in [
         (T.softmax, torch.softmax),
         (T.log_softmax, torch.log_softmax),
@@ -530,7 +530,7 @@ def test_softmaxes_of_nothing(shape, axis):
         compare(lambda x: ours(x, axis), lambda x: theirs(x, axis), numbers(*shape))  # noqa: B023
 
 
-def test_attention_to_nothing():
+def test_attention_without_keys_or_features():
     for length, size in [(0, 3), (2, 0)]:
         compare(
             T.scaled_dot_product_attention,
@@ -644,7 +644,7 @@ def test_errors_name_the_operation_and_the_shapes(broken, kind, message):
         broken()
 
 
-def test_a_rule_that_names_what_is_not_there():
+def test_a_rule_with_an_unknown_name_raises_an_error():
     with pytest.raises(TypeError, match=r"@rule of double\(x\): its formulas name \['y'\]"):
 
         @T.rule(x=lambda g, y: g * y)

@@ -21,7 +21,7 @@ OPTIMIZERS = [
 
 
 @pytest.mark.parametrize(("name", "options"), OPTIMIZERS)
-def test_thirty_steps(name, options):
+def test_thirty_steps_match_torch(name, options):
     rng = np.random.default_rng(0)
     start = [rng.normal(size=(3, 4)), rng.normal(size=4), rng.normal(size=2)]
     ours = [T.Tensor(array, requires_grad=True) for array in start]
@@ -34,7 +34,7 @@ def test_thirty_steps(name, options):
         reference.zero_grad()
         (T.tanh(x @ ours[0] + ours[1]) ** 2).sum().backward()
         (torch.tanh(torch.tensor(x) @ theirs[0] + theirs[1]) ** 2).sum().backward()
-        if step % 3 == 0:  # the third has a gradient in some steps only
+        if step % 3 == 0:  # the third parameter has a gradient only in some steps
             (ours[2] * ours[2]).sum().backward()
             (theirs[2] * theirs[2]).sum().backward()
         optimizer.step()
@@ -44,7 +44,7 @@ def test_thirty_steps(name, options):
 
 
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW"])
-def test_a_parameter_that_is_one_number(name):
+def test_a_parameter_of_a_single_number(name):
     ours, theirs = T.Tensor(0.5, requires_grad=True), torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
     optimizers = getattr(optim, name)([ours], lr=0.1), getattr(torch.optim, name)([theirs], lr=0.1)
     for _ in range(3):
@@ -57,7 +57,7 @@ def test_a_parameter_that_is_one_number(name):
     assert abs(ours.item() - theirs.item()) < 1e-15
 
 
-def test_a_step_between_forward_and_backward_is_noticed():
+def test_a_step_between_forward_and_backward_raises_an_error():
     w = T.Tensor([1.0, 2.0], requires_grad=True)
     (w * w).sum().backward()
     loss = (w * w).sum()
@@ -108,5 +108,5 @@ def test_errors(broken, kind, message):
 
 def test_a_parameter_that_appears_twice_is_named():
     w = T.Tensor([1.0], requires_grad=True)
-    with pytest.raises(ValueError, match="appear more than once and would be moved twice"):
+    with pytest.raises(ValueError, match="appear more than once and would be updated twice"):
         optim.SGD([w, w], lr=0.1)

@@ -15,7 +15,7 @@ import mlx_grpo_kit.tensor as T
 
 COUNT = int(os.environ.get("RANDOM_GRAPHS", "2000"))
 
-# Each operation for both engines, tame: bounded slopes, no division by nearly nothing, no kinks hit by rounding.
+# Each operation for both engines: bounded slopes, no division by almost 0, and no kinks within rounding errors.
 ONE = [
     (T.tanh, torch.tanh),
     (T.sigmoid, torch.sigmoid),
@@ -61,7 +61,7 @@ KINDS = ["one", "one", "two", "two", "reduce", "along", "matmul", "index", "tran
 
 
 def decode(number):
-    """A step of a program from one number, which Hypothesis draws faster than five."""
+    """Make a step of a program from one number, which Hypothesis draws faster than five."""
     number, kind = divmod(number, len(KINDS))
     number, which = divmod(number, 840)
     number, first = divmod(number, 840)
@@ -70,7 +70,7 @@ def decode(number):
 
 
 def run(steps, leaves, torch_side):
-    """The same program on either side. Whatever a step cannot do with the shapes it meets, it leaves out."""
+    """Run the same program on either side. A step that the shapes do not allow is skipped."""
     values = list(leaves)
     for kind, which, first, second, keepdims in map(decode, steps):
         a, b = values[first % len(values)], values[second % len(values)]

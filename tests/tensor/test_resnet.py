@@ -1,4 +1,4 @@
-"""ResNet: names, shapes and numbers of its twin in torch."""
+"""ResNet: the same names, shapes and numbers as its twin in torch."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def twins(widths, blocks, in_channels):
     [([4], 1, 5), ([4, 6], 2, 8), ([4, 4, 8], 1, 7)],
     ids=["one stage", "two stages", "equal widths, odd size"],
 )
-def test_training_and_evaluation_are_torchs(widths, blocks, size):
+def test_training_and_evaluation_match_torch(widths, blocks, size):
     ours, theirs = twins(widths, blocks, 2)
     x = np.random.default_rng(0).normal(size=(3, 2, size, size))
     y = np.array([1, 7, 3])
@@ -70,7 +70,7 @@ def test_a_block_without_its_convolutions_is_the_identity():
     [
         (lambda: ResNet([], 1), r"ResNet: widths is \[\]; expected the channels of each stage"),
         (lambda: ResNet(16, 1), "ResNet: widths is 16; expected"),
-        (lambda: ResNet([4], 0), "ResNet: blocks is 0; expected a whole number, 1 or more"),
+        (lambda: ResNet([4], 0), "ResNet: blocks is 0; expected a whole number of blocks per stage, 1 or more"),
         (lambda: ResNet([4], 1.5), "ResNet: blocks is 1.5"),
         (lambda: ResNet([4, 0], 1), "Conv2d: out_channels is 0"),
         (lambda: ResNet([4], 1, num_classes=0), "Linear: out_features is 0"),

@@ -1,4 +1,4 @@
-"""Charts as SVG: where a point lands, what an axis says, what is left out, and that the markup is well formed."""
+"""Charts as SVG: places of points, numbers on axes, gaps, and well-formed markup."""
 
 import math
 import re
@@ -15,7 +15,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def paths(chart):
-    """The lines and markers of the first plane: a list of lists of points."""
+    """Return the lines and markers of the first plane: a list of lists of points."""
     tree = ElementTree.fromstring(chart.svg("words"))
     inside = tree.find(f"{SVG}g/{SVG}svg")
     return [re.findall(r"[ML](-?[\d.]+) (-?[\d.]+)", path.get("d")) for path in inside.findall(f"{SVG}path")]
@@ -31,10 +31,10 @@ def test_points_land_where_the_axes_say():
     assert paths(chart) == [[("0.0", "100.0"), ("100.0", "50.0"), ("200.0", "0.0")]]
     chart = Chart(300, 200)
     plane(chart, x=(1e-4, 1), y=(1e-2, 1e2), log_x=True, log_y=True).dots([1e-4, 1e-2, 1], [1, 1e-2, 0], "ink")
-    assert paths(chart) == [[("0.0", "50.0"), ("100.0", "100.0"), ("200.0", "100.0")]]  # 0 lies at the end of the axis
+    assert paths(chart) == [[("0.0", "50.0"), ("100.0", "100.0"), ("200.0", "100.0")]]  # 0 is at the end of the axis
 
 
-def test_what_is_not_finite_is_a_gap():
+def test_values_that_are_not_finite_are_gaps():
     chart = Chart(300, 200)
     plane(chart).line([0, 1, 2, 3, 4], [0, 1, math.nan, math.inf, 0], "ink")
     [path] = re.findall(r'<path d="([^"]+)"', chart.svg("words"))
@@ -65,7 +65,7 @@ def test_flat_data_have_an_axis_too():
     assert paths(chart) == [[("0.0", "50.0"), ("200.0", "50.0")]]
 
 
-def test_it_is_one_image_with_words_and_escapes_what_it_is_told():
+def test_a_chart_is_one_image_with_a_description_and_escaped_text():
     chart = Chart(300, 200)
     area = plane(chart, title="a < b", right="1 & 2", xlabel="<x>", ylabel="y")
     for marker in "osD^v":
@@ -82,7 +82,7 @@ def test_it_is_one_image_with_words_and_escapes_what_it_is_told():
     assert 'alt="words" src="data:image/svg+xml;base64,' in picture._repr_mimebundle_()["text/html"]
 
 
-def test_inks_are_lighter_on_a_dark_page_and_cells_are_not():
+def test_inks_are_lighter_on_a_dark_page_and_cells_keep_their_colours():
     chart = Chart(300, 200)
     area = plane(chart)
     area.line([0, 1], [0, 1], BLUE)
@@ -102,7 +102,7 @@ def test_inks_are_lighter_on_a_dark_page_and_cells_are_not():
     assert all("path:not([shape-rendering])" in what for what, name, _ in rules if name == "fill")
 
 
-def test_curves_are_drawn_as_the_figure_draws_them():
+def test_a_chart_and_a_figure_draw_the_same_curves():
     history = {"reward": [0.5, math.nan, 1.0], "d": [1e-3, 0.0, 1e-5]}
     chart = chart_curves([1, 2, 3], history, {"reward": ["reward"], "d": ["d"], "no": ["x"]}, smoothing=0, log={"d"})
     reward, difference, missing = chart.planes

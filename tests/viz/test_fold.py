@@ -1,4 +1,4 @@
-"""What stays hidden until it is clicked: printed lines and pictures, and never an error."""
+"""Output that is hidden until a click: printed lines and pictures, but never an error."""
 
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
@@ -14,7 +14,7 @@ def shell():
     InteractiveShell.clear_instance()
 
 
-def test_what_is_printed_and_shown_is_inside():
+def test_printed_and_displayed_output_is_inside():
     with capture_output() as captured, fold("What came out"):
         print("a < b")
         show_picture(new_figure(1, 1), "an empty figure")
@@ -28,7 +28,7 @@ def test_what_is_printed_and_shown_is_inside():
     assert output.data["text/plain"] == "a < b\nan empty figure"
 
 
-def test_an_error_is_raised_after_what_came_before_it():
+def test_an_error_is_raised_after_the_earlier_output_is_shown():
     def stumble():
         with fold():
             print("before")

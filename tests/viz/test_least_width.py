@@ -1,4 +1,4 @@
-"""On a page of any width the smallest words of an SVG picture are 9 pixels high: from there on the picture scrolls."""
+"""On a page of any width, the smallest words of an SVG picture are at least 9 pixels high; a narrow page scrolls."""
 
 import base64
 import json
@@ -19,7 +19,7 @@ STORED = re.compile(r'src="data:image/svg\+xml;base64,([A-Za-z0-9+/=]+)"')
 
 
 def sizes_of_words(node, size=16.0):
-    """The size in user units of every piece of text, found by walking the tree as a browser does."""
+    """List the size of every piece of text in user units, found by walking the tree as a browser does."""
     own = re.search(r"font(?:-size)?:\s*([\d.]+)px", node.get("style", ""))
     size = float(node.get("font-size") or (own[1] if own else size))
     if node.tag in (f"{SVG}text", f"{SVG}tspan") and (node.text or "").strip():
@@ -29,7 +29,7 @@ def sizes_of_words(node, size=16.0):
 
 
 def smallest_on_a_narrow_page(svg):
-    """Pixels, where the page is narrower than the picture's least width."""
+    """Return the sizes in pixels on a page that is narrower than the picture's least width."""
     tree = ElementTree.fromstring(with_least_width(svg))
     _, _, wide, _ = map(float, tree.get("viewBox").split())
     least = float(re.search(r"min-width:(\d+)px", tree.get("style"))[1])
@@ -37,17 +37,17 @@ def smallest_on_a_narrow_page(svg):
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
-def test_words_of_stored_pictures_can_be_read_on_a_narrow_page(notebook):
+def test_words_of_stored_pictures_are_readable_on_a_narrow_page(notebook):
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     pages = ["".join(output.get("data", {}).get("text/html", "")) for c in cells for output in c.get("outputs", [])]
     svgs = [base64.b64decode(image).decode() for page in pages for image in STORED.findall(page)]
-    for svg in (svg for svg in svgs if 'role="img"' in svg):  # others are arrows without words
+    for svg in (svg for svg in svgs if 'role="img"' in svg):  # the others are arrows without words
         assert smallest_on_a_narrow_page(svg) >= SMALLEST_TEXT - 1e-6
         wide = float(re.search(r' width="([\d.]+)"', svg)[1])
-        assert least_width(svg) <= 1.2 * wide  # not far beyond the size it was drawn for
+        assert least_width(svg) <= 1.2 * wide  # not much more than the size it was drawn for
 
 
-def test_a_chart_and_a_graph_carry_their_least_width():
+def test_a_chart_and_a_graph_contain_their_least_width():
     chart = Chart(800, 300)
     chart.text(10, 20, "large", size=18)
     chart.text(10, 50, "small", size=12)
@@ -69,7 +69,7 @@ def test_exponents_are_not_much_smaller_than_other_numbers():
 
 
 @pytest.mark.parametrize("stored", [False, True])
-def test_a_figure_scrolls_where_its_smallest_words_would_be_too_small(stored):
+def test_a_figure_scrolls_if_its_smallest_words_would_be_too_small(stored):
     figure = new_figure(8, 3)  # inches, 800 pixels on the page
     axis = figure.subplots()
     axis.plot([0, 1])
@@ -80,11 +80,11 @@ def test_a_figure_scrolls_where_its_smallest_words_would_be_too_small(stored):
     assert markup.startswith('<div style="overflow-x:auto"><img ')
     assert ' width="800" ' in markup
     assert 'style="min-width:640px;max-width:100%;height:auto"' in markup
-    axis.text(0.5, 0.5, "tiny", fontsize=4)  # is drawn too small even on a wide page
+    axis.text(0.5, 0.5, "tiny", fontsize=4)  # too small even on a wide page
     assert 'style="min-width:800px;max-width:100%;' in as_picture(figure, "A line.").html
 
 
-def test_a_figure_without_words_shrinks_as_far_as_the_page():
+def test_a_figure_without_words_shrinks_to_the_width_of_the_page():
     figure = new_figure(8, 3)
     figure.add_axes((0, 0, 1, 1)).set_axis_off()
     assert 'style="min-width:0px;' in as_picture(figure, "Nothing.").html

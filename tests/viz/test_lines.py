@@ -1,4 +1,4 @@
-"""Lines and clouds on logarithmic axes, and paths in a valley: what is drawn, and the words for it."""
+"""Lines and clouds on logarithmic axes, and paths in a valley: drawings and descriptions."""
 
 import numpy as np
 import pytest
@@ -9,11 +9,11 @@ from mlx_grpo_kit.viz.picture import to_png
 
 
 def named(figure):
-    """The names at the right of the axes and their heights, from the lowest up."""
+    """Return the names at the right of the axes and their heights, lowest first."""
     return sorted((text.get_position()[1], text.get_text()) for text in figure.texts)
 
 
-def test_lines_are_the_values_and_differ_without_colour():
+def test_lines_show_the_values_and_differ_without_colour():
     lines = {"ours": [1, 2, 8], "theirs": [2, 2, 2]}
     figure, words = draw_lines([1, 2, 4], lines, xlabel="size", title="ms", log_x=True)
     ours, theirs = figure.axes[0].lines
@@ -25,7 +25,7 @@ def test_lines_are_the_values_and_differ_without_colour():
     assert words == "ms. From size 1 to 4: ours from 1.00 to 8.00; theirs from 2.00 to 2.00."
 
 
-def test_names_stand_at_the_ends_and_do_not_overlap():
+def test_names_are_at_the_ends_and_do_not_overlap():
     lines = {"high": [1, 1e-3], "low": [1, 1e-9], "close": [1, 1.01e-9]}
     figure, _ = draw_lines(range(1, 3), lines, levels={"eps": 0.99e-9})
     heights, names = zip(*named(figure), strict=True)
@@ -53,7 +53,7 @@ def test_many_points_have_no_markers():
     assert figure.axes[0].lines[0].get_marker() == ""
 
 
-def test_clouds_mark_their_highest_point_and_count_what_they_leave_out():
+def test_clouds_mark_their_highest_point_and_count_omitted_points():
     x, y = np.array([1e-3, 1e-1, 1e-2, 0.0, 1.0]), np.array([1e-9, 1e-8, 3e-7, 1.0, 0.0])
     figure, words = draw_clouds({"one": (x, y), "two": (x, y)}, xlabel="size", ylabel="off")
     points, _, ring = figure.axes[1].lines
@@ -82,7 +82,7 @@ def test_paths_and_heights_of_a_descent():
     )
 
 
-def test_a_path_that_flies_out_is_drawn_and_said():
+def test_a_path_that_leaves_the_picture_is_drawn_and_described():
     path = np.array([[1.0, 1.0], [1e200, 0.0], [np.inf, np.nan]])
     figure, words = draw_descent(bowl, {"SGD": path})
     to_png(figure)

@@ -18,7 +18,7 @@ from mlx_grpo_kit.viz.sheet import shades
 LIGHT, DARK = "#ffffff", ("#111111", "#121212")  # JupyterLab's page and the book's
 LINES = {*style.COLORS, style.EDGE, style.NEGATIVE, style.POSITIVE, style.BLUE, style.ORANGE, style.GREY}
 WORDS = {style.INK, style.SOFT, style.BLUE, style.ORANGE, style.GREY, *INK_COLORS.values()}
-# A grid is no information: numbers stand beside it.
+# A grid carries no information, because there are numbers next to it.
 
 
 def test_the_contrast_of_known_pairs():
@@ -28,7 +28,7 @@ def test_the_contrast_of_known_pairs():
 
 
 def negative(color):
-    """The colour that the filter of page.py makes of one in a Matplotlib picture."""
+    """Return the colour that the filter of page.py makes of a colour in a Matplotlib picture."""
     assert "invert(.93) hue-rotate(180deg) brightness(1.12)" in page.PICTURE_STYLE
     inverted = 0.93 - 0.86 * np.array([int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)])
     turn = 2 * np.array([0.213, 0.715, 0.072]) * np.ones((3, 1)) - np.eye(3)
@@ -76,7 +76,7 @@ def test_words_on_areas_can_be_read():
     for fill in (*fills, *style.COLORS):
         assert style.contrast(style.ink_on(fill), fill) >= style.WORDS_CONTRAST, fill
     for area in (style.POSITIVE, style.NEGATIVE, style.ZERO, style.FAINT):
-        assert style.ink_on(area) == style.INK  # which pictures write on these without asking
+        assert style.ink_on(area) == style.INK  # which pictures use on these areas without a check
 
 
 def test_raw_values_below_a_smooth_line_can_be_seen():
@@ -97,5 +97,5 @@ def test_the_frames_of_a_graph_can_be_seen(theme):
     }
     for area in (colors["leaf"], colors["made"], *((LIGHT,) if theme == "light" else DARK)):
         assert style.contrast(colors["frame"], area) >= style.LINES_CONTRAST
-    if theme == "light":  # and where a page takes style sheets away
+    if theme == "light":  # and on a page that removes style sheets
         assert f'stroke="{colors["frame"]}"' in draw_graph(Value(2.0) * 3.0).svg

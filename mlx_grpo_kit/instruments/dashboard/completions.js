@@ -1,11 +1,11 @@
 // The completions of the step under the cursor: groups to choose from, and a table to sort and to filter.
 
-const MOST_ROWS = 300;  // of the table
-const FIRST_ROWS = 16, REST = 120;  // rows that are drawn at once, which fill its box; milliseconds until the others are
+const MOST_ROWS = 300;  // in the table
+const FIRST_ROWS = 16, REST = 120;  // rows drawn at once, which fill the box; milliseconds until the others are drawn
 
-// The completions of one step, which are rows as the kernel's `_row` makes them.
+// The completions of one step, as rows from the kernel's `_row`.
 class Completions {
-  // `look` is called with a group's number and puts it under the microscope; null where that cannot be.
+  // `look(group)` opens a group in the microscope; it is null if this is not possible.
   constructor(look) {
     this.look = look;
     this.rows = [];
@@ -33,13 +33,13 @@ class Completions {
       {title: "prompt", of: row => row[1], text: true},
       {title: "completion", of: row => row[2], text: true},
       ...(rows.some(row => isNumber(row[8])) ? [{title: "right answer", of: row => row[8] ?? "", text: true}] : []),
-      ...(this.look ? [{title: "look", of: row => row[0], words: row => this.looker(row)}] : []),
+      ...(this.look ? [{title: "microscope", of: row => row[0], words: row => this.looker(row)}] : []),
       {title: "reward", of: row => row[3], words: row => threeDigits(row[3])},
       ...functions.map(name => ({title: name, of: row => row[7]?.[name], words: row => threeDigits(row[7]?.[name])})),
       {title: "advantage", of: row => row[4], words: row => !isNumber(row[4]) ? "–" :
         (row[4] < 0 ? "−" : row[4] > 0 ? "+" : "") + Math.abs(row[4]).toFixed(2) + (row[4] > 0 ? " ▲" : row[4] < 0 ? " ▼" : " •")},
       {title: "tokens", of: row => row[5], words: row => isNumber(row[5]) ? String(row[5]) : "–"},
-      {title: "ended", of: row => row[6], words: row => row[6] === null ? "–" : row[6] ? "itself" : "cut off"},
+      {title: "end", of: row => row[6], words: row => row[6] === null ? "–" : row[6] ? "finished" : "cut off"},
     ];
     this.drawGroups();
     this.drawTable();
@@ -81,7 +81,7 @@ class Completions {
     const sign = this.sort.down ? -1 : 1;
     rows.sort((one, other) => {
       const a = column.of(one), b = column.of(other);
-      if (!isNumber(a) || !isNumber(b)) return isNumber(b) - isNumber(a);  // what has no value comes last
+      if (!isNumber(a) || !isNumber(b)) return isNumber(b) - isNumber(a);  // rows without a value come last
       return a < b ? -sign : a > b ? sign : 0;
     });
     const focused = [...this.head.querySelectorAll("button")].indexOf(document.activeElement);
@@ -114,7 +114,7 @@ class Completions {
     return h("button", {type: "button", title: words, "aria-label": words, onclick: () => this.look(group)}, "open");
   }
 
-  // Text to read; a long one opens.
+  // A text; a long one can be opened.
   cell(text) {
     if (text === "") return h("span", {class: "kit-soft"}, "(empty)");
     if (text.length <= 160) return text;

@@ -1,12 +1,12 @@
-// A small curve: a heading, a drawing with round numbers at its axes, and a cursor that is pulled along.
+// A small curve: a heading, a drawing with round numbers at its axes, and a cursor that you can drag.
 
 const HEIGHT = 104, LEFT = 44, RIGHT = 12, TOP = 6, BOTTOM = 18;  // of a curve and its margins, in pixels
 const last = list => list[list.length - 1];
 const isNumber = value => value !== null && value !== undefined;
-const SAME = 1e-6;  // differences of this share are none: the numbers that come have five digits
+const SAME = 1e-6;  // smaller relative differences count as 0, because the kernel sends numbers with five digits
 const letterOf = number => "ABCD"[number];
 
-// The place of the last step that is not after `step`, 0 at least.
+// The index of the last step that is not after `step`, but at least 0.
 const placeOf = (steps, step) => {
   let low = 0, high = steps.length - 1;
   while (low < high) {
@@ -27,7 +27,7 @@ const smoothed = smoothing => values => {
   });
 };
 
-// Round numbers for an axis, two to five, with their words.
+// Two to five round numbers for an axis, with their texts.
 const ticks = (low, high) => {
   const rough = (high - low) / 3, power = 10 ** Math.floor(Math.log10(rough));
   const sizes = [1, 2, 5, 10].map(factor => factor * power), fits = sizes.findIndex(size => size >= rough * 0.999);
@@ -43,7 +43,7 @@ const ticks = (low, high) => {
   return found;
 };
 
-// Powers of ten for a logarithmic axis, with the fives and twos between them where there are few.
+// Powers of ten for a logarithmic axis, with multiples such as 2 and 5 between them if there are few.
 const logTicks = (low, high) => {
   const powers = [], found = [];
   for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++) powers.push(power);
@@ -58,7 +58,7 @@ const logTicks = (low, high) => {
   return found.slice(0, 6);
 };
 
-// True where values usually are more than one step apart, as those of an evaluation every 20 steps are.
+// True if values are usually more than one step apart, such as those of an evaluation every 20 steps.
 const isSparse = values => {
   const places = [], gaps = [];
   values.forEach((value, place) => { if (isNumber(value)) places.push(place); });
@@ -67,7 +67,7 @@ const isSparse = values => {
   return places.length === 1 || gaps[(gaps.length - 1) >> 1] > 1;
 };
 
-// A path through points; where many share a pixel's column, through the lowest and the highest of them.
+// A path through points; of many points in one column of pixels, it visits the lowest and the highest.
 const pathOf = (steps, values, x, y) => {
   const path = [];
   let pen = "M", column = null, low = 0, high = 0, end = 0;
@@ -92,7 +92,7 @@ const pathOf = (steps, values, x, y) => {
   return path.join("");
 };
 
-// One curve: a heading with the numbers under the cursor, and a drawing that is pulled along by a pointer or by keys.
+// One curve: a heading with the numbers under the cursor, and a drawing whose cursor follows the pointer and the keys.
 class Curve {
   constructor(spec, hooks) {
     this.spec = spec;
@@ -107,7 +107,7 @@ class Curve {
     this.still = s("g");
     this.cursor = s("g");
     this.mark = s("g");
-    this.svg = s("svg", {height: HEIGHT, role: "slider", "aria-label": `step, over ${spec.title}`, tabindex: -1},
+    this.svg = s("svg", {height: HEIGHT, role: "slider", "aria-label": `step on the curve of ${spec.title}`, tabindex: -1},
                  this.still, this.mark, this.cursor);
     this.node = h("div", {class: "kit-curve"}, heading, this.svg);
     const stepAt = event => {
@@ -115,7 +115,7 @@ class Curve {
       const share = Math.min(Math.max((event.clientX - box.left - LEFT) / (box.width - LEFT - RIGHT), 0), 1);
       return this.from + share * (this.to - this.from);
     };
-    let marked = null;  // where a drag with Shift began
+    let marked = null;  // the step at which a drag with Shift began
     this.svg.addEventListener("pointerdown", event => {
       if (event.button) return;
       this.svg.setPointerCapture(event.pointerId);
@@ -138,8 +138,8 @@ class Curve {
     this.svg.addEventListener("keydown", event => hooks.key(event));
   }
 
-  // `view` has the steps from and to which it is drawn, the smoothing, and whether the axis is logarithmic; `over` has
-  // the runs that are laid over this one.
+  // `view` has the first and the last step to draw, the smoothing, and whether the axis is logarithmic. `over` has the
+  // runs to draw over this one.
   draw(run, width, view, over) {
     const {spec} = this, names = Object.values(spec.lines), {from, to} = view;
     const smooth = smoothed(spec.smoothing ? view.smoothing : 0);
@@ -195,7 +195,7 @@ class Curve {
     parts.push(s("path", {class: "kit-axis", d: `M${LEFT} ${TOP}V${floor}H${width - RIGHT}`}));
     for (const step of empty ? [] : Object.keys(run.changes)) if (isInside(step - 0.5))
       parts.push(s("path", {class: "kit-change", d: `M${x(step - 0.5).toFixed(1)} ${TOP}V${floor}`}));
-    // The points that are seen: [steps, values], without gaps where a line is sparse.
+    // The visible points: [steps, values], without gaps if a line is sparse.
     const seen = (steps, values, sparse) => {
       const places = values.map((_, place) => place).filter(place =>
         isInside(steps[place]) && (!sparse || isNumber(values[place])));
@@ -237,7 +237,7 @@ class Curve {
     const parts = [];
     Object.values(this.spec.lines).forEach((name, line) => {
       const column = run.columns[name] ?? [];
-      // Of a line that is measured now and then, the last measurement counts.
+      // A line that is measured now and then shows its last measurement.
       const at = this.sparse?.[line] ? column.slice(0, place + 1).findLastIndex(isNumber) : place;
       const value = column[at];
       this.values[line].value.textContent = threeDigits(value);

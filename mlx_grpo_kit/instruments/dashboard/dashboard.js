@@ -1,11 +1,11 @@
 // The dashboard's page: small linked curves, the completions of the step under the cursor, and the controls.
 //
-// The kernel sends columns of numbers: all of them once, then those of new steps only. The cursor moves, the table is
-// sorted and filtered here, without the kernel; what a step's completions were comes along with the newest steps, and
-// is asked for where it is not at hand.
+// The kernel sends columns of numbers: all of them once, then only those of new steps. The cursor and the table work
+// here, without the kernel. The completions of the newest steps come along with the numbers; those of other steps are
+// requested when they are needed.
 
 const MOST_KEPT = 800;  // steps whose completions the page remembers
-const NEIGHBOURS = 24;  // steps on each side that are asked for with the one under the cursor
+const NEIGHBOURS = 24;  // steps on each side of the cursor whose completions are requested along with its own
 
 const secondsInWords = seconds => seconds < 90 ? `${seconds.toFixed(0)} s`
   : seconds < 5400 ? `${(seconds / 60).toFixed(0)} min` : `${(seconds / 3600).toFixed(1)} h`;
@@ -16,7 +16,7 @@ const render = ({model, el}) => {
                longest: 5};
   let status = {state: "", over: true, health: []}, cursor = null, curves = [], isNew = true, width = 0;
   const texts = new Map();  // step -> rows of its completions
-  let over = [];  // runs that are laid over this one
+  let over = [];  // runs that are drawn over this one
 
   // -- controls
   const order = (name, others = {}) => {
@@ -27,17 +27,17 @@ const render = ({model, el}) => {
     clearTimeout(order.timer);
     order.timer = setTimeout(() => say(BUSY), LATE);
   };
-  order.uses = name => ({change: fields(), rewind: fields(), "go on": [length]}[name] ?? []);  // of what was typed
+  order.uses = name => ({change: fields(), rewind: fields(), "go on": [length]}[name] ?? []);  // the fields it reads
   const fields = () => [rate, length, reward];
   const button = (words, title, onclick) => h("button", {type: "button", title, onclick}, words);
-  // The second click of a double one would mean the opposite.
+  // The second click of a double click would have the opposite effect.
   const main = button("Start", "", event => { if (event.detail < 2) order(main.order); });
   const single = button("Step", "Do one step, then pause", () => order("step"));
-  const stop = button("Stop", "End the run after this step; it can go on later", () => order("stop"));
+  const stop = button("Stop", "End the run after this step; you can continue it later", () => order("stop"));
   const rate = h("input", {type: "text", inputmode: "decimal", size: 8, "aria-label": "learning rate"});
-  const length = h("input", {type: "text", inputmode: "numeric", size: 6, "aria-label": "steps of the run"});
+  const length = h("input", {type: "text", inputmode: "numeric", size: 6, "aria-label": "number of steps"});
   const reward = h("select", {"aria-label": "reward"}, ...about.rewards.map(name => h("option", {value: name}, name)));
-  const change = button("Use from now on", "The run goes on with this learning rate and reward", () => order("change"));
+  const change = button("Use from now on", "Continue with these settings", () => order("change"));
   const rewind = button("Rewind", "", () => order("rewind"));
   const schedule = about.schedule === "constant" ? null : h("span", {class: "kit-soft"}, `(then ${about.schedule})`);
   const settings = h("form", {class: "kit-row", hidden: !about.steers, onsubmit: event => {
@@ -72,7 +72,7 @@ const render = ({model, el}) => {
   const where = h("span", {class: "kit-where"});
   const completions = new Completions(!about.looks ? null : group => {
     order("look", {step: completions.step, group});
-    looking.textContent = `Step ${completions.step} is done once more, and stands in the microscope below.`;
+    looking.textContent = `Step ${completions.step} is repeated, and then shown in the microscope below.`;
   });
   const looking = h("div", {class: "kit-soft", role: "status"});
   el.classList.add("kit-widget", "kit-dashboard");
@@ -82,7 +82,7 @@ const render = ({model, el}) => {
     layers.node,
     h("div", {class: "kit-row"}, where, newest), completions.node, looking, chosen.node, others.node, saved);
 
-  // The cursor may stand before the first step, where the run can be turned back to: its place is -1 then.
+  // The cursor may be before the first step, if the run can be rewound to there; its place is then -1.
   const least = () => Math.min(status.first ?? Infinity, run.steps[0]);
   const isBefore = () => cursor !== null && cursor < run.steps[0];
   const place = () => cursor === null ? Math.max(run.steps.length - 1, 0) : isBefore() ? -1 : placeOf(run.steps, cursor);
@@ -119,13 +119,13 @@ const render = ({model, el}) => {
   });
   const remember = found => {
     for (const [name, rows] of Object.entries(found)) {
-      const step = Number(name), known = texts.get(step) ?? rows;  // what comes twice is not drawn twice
+      const step = Number(name), known = texts.get(step) ?? rows;  // rows that come twice are not drawn again
       texts.delete(step);
       texts.set(step, known);
     }
     for (const step of texts.keys()) { if (texts.size <= MOST_KEPT) break; texts.delete(step); }
   };
-  // The step nearest to the cursor, not after it, of which completions were kept.
+  // The latest step whose completions were kept, at the cursor or before it.
   const keptBefore = step => {
     for (let at = placeOf(run.steps, step); at >= 0; at--) if (run.kept.has(run.steps[at])) return run.steps[at];
     return null;
@@ -133,14 +133,14 @@ const render = ({model, el}) => {
 
   const drawCompletions = () => {
     const step = stepNow();
-    if (step === undefined) return completions.show([], "Completions will stand here, from the first step on.");
-    if (isBefore() || step === 0) return completions.show([], `Step ${step}, before the training: no completions.`);
+    if (step === undefined) return completions.show([], "Completions will appear here after the first step.");
+    if (isBefore() || step === 0) return completions.show([], `Step ${step}, before training: no completions.`);
     const kept = keptBefore(step);
     if (kept === null) return completions.show([], "No completions were kept.");
     const rows = texts.get(kept);
     completions.step = kept;
-    if (rows) return completions.show(rows, `Step ${kept}` + (kept === step ? "" : `, as none were kept of ${step}`));
-    completions.heading.textContent = `Step ${kept}: asking the kernel …`;
+    if (rows) return completions.show(rows, `Step ${kept}` + (kept === step ? "" : `; none were kept of step ${step}`));
+    completions.heading.textContent = `Step ${kept}: waiting for the kernel …`;
     const near = run.steps.slice(Math.max(0, place() - NEIGHBOURS), place() + NEIGHBOURS)
       .filter(each => run.kept.has(each) && !texts.has(each) && each !== kept)
       .sort((one, other) => Math.abs(one - kept) - Math.abs(other - kept));
@@ -152,11 +152,11 @@ const render = ({model, el}) => {
     layers.drawCursor(run, at, step);
     where.textContent = step === undefined ? "" : `step ${step}` + (run.changes[step] ? `: ${run.changes[step]}` : "") +
       (cursor === null ? ", the latest. Drag over a curve, or press ← on it, to look back."
-        : isBefore() ? ", before the training, under the cursor" : ", under the cursor");
+        : isBefore() ? ", before training, under the cursor" : ", under the cursor");
     newest.hidden = cursor === null;
     rewind.textContent = cursor === null ? "Rewind" : `Rewind to step ${step}`;
     rewind.title = status.noWayBack || (cursor === null ? "Drag over a curve to an earlier step first"
-      : `Go on from the weights of step ${step} with this learning rate and reward`);
+      : `Continue from the weights of step ${step} with these settings`);
     rewind.disabled = cursor === null || !isNumber(status.first) || step < status.first;
     drawCompletions();
   };
@@ -196,10 +196,10 @@ const render = ({model, el}) => {
     for (const [name, value] of Object.entries({valuemin: 0, valuemax: maxSteps ?? 0, valuenow: step ?? 0}))
       progress.setAttribute(`aria-${name}`, value);
     const paused = !isOver && status.state === "paused", atEnd = maxSteps && step >= maxSteps;
-    [main.order, main.textContent] = isOver ? ["go on", step ? "Go on" : "Start"] : paused ? ["go on", "Resume"] : ["pause", "Pause"];
+    [main.order, main.textContent] = isOver ? ["go on", step ? "Continue" : "Start"] : paused ? ["go on", "Resume"] : ["pause", "Pause"];
     const isLonger = Number(length.value) > step;
     main.disabled = status.state === "pausing" || status.state === "stopping" || (isOver && atEnd && !isLonger);
-    main.title = isOver && atEnd && !isLonger ? "All steps are done; type a larger number of steps to go on" : "";
+    main.title = isOver && atEnd && !isLonger ? "All steps are done; type a larger number of steps to continue" : "";
     single.disabled = atEnd || status.state === "stopping";
     stop.disabled = isOver || status.state === "stopping";
     if (document.activeElement !== rate && !rate.typed && isNumber(status.rate)) rate.value = String(status.rate);
@@ -214,7 +214,7 @@ const render = ({model, el}) => {
   for (const field of fields())
     field.addEventListener("input", () => { field.typed = true; showStatus(); });
 
-  // New columns behind those that are here, or in the place of all.
+  // Append new columns to the present ones, or replace all of them.
   const take = (message, all) => {
     if (all) Object.assign(run, {steps: [], columns: {}, changes: {}, abandoned: message.abandoned, kept: new Set()});
     else if (message.first > run.steps.length || message.turns > run.turns + 1) return ask({all: true});

@@ -2,15 +2,15 @@
 
     dashboard = Dashboard(trainer, max_steps=300, rewards={"exact": exact, "format": format_reward})
     run = dashboard.start()                        # trains in a separate thread; `await run` waits for its end
-    Dashboard.open()                               # the newest run of this notebook, after a restart too
+    Dashboard.open()                               # the newest run of this notebook, even after a restart
     dashboard.record.save("outputs/my_run")
     Dashboard(RunRecord.load("outputs/my_run"))    # the same view, without MLX
 
 Drag over a curve to see the groups and completions of any step; this happens in the browser alone. You can pause the
-run, make single steps, stop it, and rewind it to the step under the cursor, to continue from its weights with another
-learning rate or reward; the earlier course stays visible as a grey branch. In a notebook the run is saved after every
-step. Nothing here imports MLX: a trainer is any object with the methods that `Steering` names. A plain iterator of
-steps works too, but can only be paused and stopped.
+run, do single steps, stop it, and rewind it to the step under the cursor, to continue from its weights with another
+learning rate or reward. The discarded steps stay visible as a grey branch. In a notebook the run is saved after every
+step. Nothing here imports MLX: a trainer is any object with the methods that `Steering` lists. A plain iterator of
+steps works too, but it can only be paused and stopped.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from mlx_grpo_kit.runs.diagnosis import diagnose
 from mlx_grpo_kit.runs.record import RunRecord
 from mlx_grpo_kit.viz.live.background import BackgroundRun
 from mlx_grpo_kit.viz.live.pace import next_frame
-from mlx_grpo_kit.viz.live.plot import _notebook_shell
+from mlx_grpo_kit.viz.live.plot import notebook_shell
 from mlx_grpo_kit.viz.picture import Picture, as_picture, still
 
-KEEP = 64  # completions of a step
-SECONDS_FOR_COMPLETIONS = 0.01  # of a frame
+KEEP = 64  # completions per step
+SECONDS_FOR_COMPLETIONS = 0.01  # per frame
 SECONDS_BETWEEN_STILLS = 5.0
-SECONDS_BETWEEN_LOOKS = 2.0  # at the run's health
+SECONDS_BETWEEN_LOOKS = 2.0  # between two diagnoses of the run
 
 
 class Dashboard(BrowserWidget):
@@ -59,9 +59,9 @@ class Dashboard(BrowserWidget):
         keep: the number of completions per step to keep; None keeps all.
         eval_every: steps between measurements on held-out problems; 0 measures nothing.
         eval_problems: the number of held-out problems.
-        measure: your own numbers, which become curves: step -> {name: number}, called after each step.
+        measure: a function for your own numbers, which become curves: step -> {name: number}, called after each step.
         compare: other runs to draw over this one: records or their folders, in a list or by name.
-        save_to: the folder in which the run is saved. True is outputs/dashboard, in a notebook only; False saves
+        save_to: the folder in which the run is saved. True means outputs/dashboard, in a notebook only; False saves
             nothing.
 
     Attributes:
@@ -99,7 +99,7 @@ class Dashboard(BrowserWidget):
         if isinstance(source, RunRecord):
             self.record, self.state = source, "a saved run"
         elif max_steps is None:
-            raise ValueError("How long is the run? Dashboard(trainer, max_steps=300)")
+            raise ValueError("max_steps is missing; expected the length of the run: Dashboard(trainer, max_steps=300).")
         else:
             self.record = RunRecord(title, max_steps, keep=keep)
             self.record.settings = settings_of(source)
@@ -121,7 +121,7 @@ class Dashboard(BrowserWidget):
         self._complaint, self._health = "", diagnose(self.record.steps)
         self._singles, self._hold_again = 0, False
         self._rewound_from: int | None = None  # until the next step reports it
-        self._looked = False  # whether an earlier step was repeated since the last one
+        self._looked = False  # True if an earlier step was repeated since the last one
         self._boxes: list[Any] = []  # one per page; the microscope is shown in them
         self._sent = len(self.record)  # the number of steps that were sent to the page
         self._seconds = self._started = self._next_frame = self._next_still = self._next_look = 0.0
@@ -142,11 +142,11 @@ class Dashboard(BrowserWidget):
 
     @classmethod
     def open(cls, run: str | os.PathLike | int = 0, *, save_to: SaveTo = True) -> Dashboard:
-        """Show a run that has saved itself, after a restart of the kernel too.
+        """Show a saved run, even after a restart of the kernel.
 
         Args:
             run: 0 for this notebook's newest run, 1 for the one before it; or the folder of any run.
-            save_to: the folder that its dashboard was given.
+            save_to: the `save_to` of the run's dashboard.
 
         Raises:
             FileNotFoundError: there is no such run.
@@ -164,7 +164,7 @@ class Dashboard(BrowserWidget):
         Raises:
             TypeError: the source is a record, which does not train.
         """
-        if _notebook_shell() is not None:
+        if notebook_shell() is not None:
             self._ipython_display_()
         return self._go_on()
 
@@ -200,8 +200,8 @@ class Dashboard(BrowserWidget):
 
     def _go_on(self) -> BackgroundRun:
         if self.steering is None and self._iterator is None:
-            raise TypeError("This dashboard shows a saved run, which does not train. Make one of a trainer.")
-        BackgroundRun.end_the_one_before()
+            raise TypeError("This dashboard shows a saved run, which does not train. Make a dashboard of a trainer.")
+        BackgroundRun.end_previous()
         self.state, self._running, self._complaint = "running", True, ""
         self._started = time.monotonic() - self._seconds
         self.run = BackgroundRun(self, self._steps())
@@ -226,7 +226,7 @@ class Dashboard(BrowserWidget):
         # The trainer reports it with the first repeated step, which may not be shown.
         back = {} if self._rewound_from is None else {"rewound_from": self._rewound_from}
         changes = back | dict(getattr(step, "changes", {}))
-        if self._looked:  # repeating the step made changes that nobody ordered
+        if self._looked:  # repeating the step made changes that the user did not order
             names = {*back, *self.steering.changed_after(step.step - 1)}
             changes = {name: value for name, value in changes.items() if name in names}
         self._rewound_from, self._looked = None, False
@@ -239,7 +239,7 @@ class Dashboard(BrowserWidget):
         self._saving.keep_up(self.record)
 
     def _measure_before(self) -> None:
-        """Put the policy before its first step into the record, as step 0, if held-out problems are measured."""
+        """Record the policy before its first step as step 0, if held-out problems are measured."""
         if self._measures.eval_every and not self.record.steps:
             self._add(self.steering.trainer.step, self._measures.held_out())
 
@@ -268,7 +268,7 @@ class Dashboard(BrowserWidget):
         if "others" in question:
             return {"names": self._others.names(but=self._opened or self._saving.path)}
         if "over" in question:
-            return {"over": self._others.laid_over(question["over"])}
+            return {"over": self._others.columns_of(question["over"])}
         if "order" in question:
             self._complaint = ""
             self._order(**question)
@@ -326,7 +326,7 @@ class Dashboard(BrowserWidget):
             self.steering.obey(self._obeyed)
 
     def _look(self, step: int, group: int | None) -> None:
-        """Have a step done once more, and a group of its completions put under the microscope below the page."""
+        """Repeat a step, and show a group of its completions in a microscope below the dashboard."""
         trainer = self.steering.trainer
 
         def look(before: Any, repeated: Any, after: Any) -> None:
@@ -391,17 +391,17 @@ class Dashboard(BrowserWidget):
             "reward": self._reward(),
             "first": min(self.steering.snapshots, default=None) if self.steering else None,
             "noWayBack": self._no_way_back(),
-            "saved": self._saving.complaint or (self._saving.again and f"This run saves itself. {self._saving.again}"),
+            "saved": self._saving.complaint or (self._saving.again and f"This run is saved. {self._saving.again}"),
         }
 
     def _no_way_back(self) -> str:
         """The reason why a run cannot be rewound; "" if it can."""
         if self.steering is None or self.steering.snapshots or not self.record.steps:
             return ""
-        return f"There is no way back: {self.steering.nothing_kept}"
+        return f"This run cannot be rewound: {self.steering.nothing_kept}"
 
     def _reward(self) -> str:
-        """The name of the trainer's present rewards."""
+        """Return the name of the trainer's current rewards."""
         functions = [*getattr(self.steering.trainer, "reward_funcs", ())] if self.steering else []
         return next((name for name, each in self._rewards.items() if each == functions), "")
 
@@ -413,11 +413,12 @@ class Dashboard(BrowserWidget):
         return run_in_words(self.record, self.state, self._seconds)
 
     def draw_still(self) -> Picture:
-        """The curves, with the abandoned branches in grey."""
+        """Draw the curves, with the abandoned branches in grey."""
         return as_picture(*chart_run(self.record.steps, self.record.abandoned, self.record.title))
 
     def _still(self) -> dict[str, str]:
-        words = [f"A still picture: {self.status}. Run the cell to move it.", self._saving.again, *self._health]
+        words = [f"A still picture: {self.status}. Run the cell to use its controls.", self._saving.again]
+        words += self._health
         return still(self.draw_still(), " ".join(filter(None, words)), table_of(self.record))
 
     def _box(self) -> Any:

@@ -1,4 +1,4 @@
-// A strip of colour for each layer: how long its gradient was, step by step, on a logarithmic scale.
+// A strip of colour for each layer: the norm of its gradient, step by step, on a logarithmic scale.
 
 const CELL = 12;  // pixels, the height of a strip
 

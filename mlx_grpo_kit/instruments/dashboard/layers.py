@@ -11,7 +11,7 @@ PARAMETER = re.compile(r"gradients/(?:layers\.(\d+)\.)?(\w+).*/norm")
 
 
 def layers_in(metrics: Iterable[str]) -> list[str]:
-    """The names of the layers whose norms a run has: "embedding", "layer 0" and so on, in the order of the model."""
+    """List the layers whose norms a run has, in the order of the model: "embedding", "layer 0" and so on."""
     found = dict.fromkeys(layer for name in metrics if (layer := _layer_of(name)) is not None)
     before = [name for name in found if name.startswith("embedding")]
     layers = sorted((name for name in found if name.startswith("layer ")), key=lambda name: int(name.split()[1]))
@@ -19,7 +19,7 @@ def layers_in(metrics: Iterable[str]) -> list[str]:
 
 
 def layer_norms(metrics: Mapping[str, float]) -> dict[str, float]:
-    """The length of each layer's gradient: the root of the sum of its parameters' squared norms."""
+    """Return the norm of each layer's gradient: the root of the sum of its parameters' squared norms."""
     squares: dict[str, float] = {}
     for name, value in metrics.items():
         if (layer := _layer_of(name)) is not None:

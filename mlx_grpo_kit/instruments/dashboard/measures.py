@@ -1,4 +1,4 @@
-"""Numbers that come to a step's metrics while the dashboard trains: held-out problems, a reader's own, memory."""
+"""Metrics that the dashboard adds to each step while it trains: held-out problems, your own numbers, memory."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Measures:
     """The measurements after each step, made in the thread that trains.
 
     Args:
-        trainer: has `evaluate(num_problems)`, if held-out problems are answered.
-        eval_every: steps from one evaluation to the next; 0 makes none.
-        eval_problems: how many held-out problems.
-        measure: the reader's own numbers of a step, by name.
+        trainer: an object with `evaluate(num_problems)`, if `eval_every` is not 0.
+        eval_every: steps between two evaluations; 0 disables them.
+        eval_problems: the number of held-out problems.
+        measure: a function from a step to your own numbers, by name.
 
     Raises:
-        ValueError: the trainer cannot evaluate, or `eval_every` is not a whole number.
+        ValueError: the trainer cannot evaluate, or `eval_every` is not a whole number of at least 0.
     """
 
     def __init__(
@@ -35,19 +35,19 @@ class Measures:
             raise ValueError(f"eval_every is {eval_every!r}; expected a whole number of steps, or 0 for none.")
         if eval_every and not callable(getattr(trainer, "evaluate", None)):
             raise ValueError(
-                f"eval_every is {eval_every}, and a {type(trainer).__name__} has no evaluate(); expected a trainer. "
-                "Or give a function of your own: measure=lambda step: {'accuracy': ...}."
+                f"eval_every is {eval_every}, but a {type(trainer).__name__} has no evaluate(); expected a trainer. "
+                "Or pass a function of your own: measure=lambda step: {'accuracy': ...}."
             )
         self.trainer, self.eval_every, self.eval_problems, self.measure = trainer, eval_every, eval_problems, measure
 
     def held_out(self) -> dict[str, float]:
-        """The accuracy and reward on held-out problems now."""
+        """Measure the accuracy and reward on held-out problems now."""
         return dict(self.trainer.evaluate(self.eval_problems))
 
     def of(self, step: Any, is_last: bool) -> dict[str, float]:
-        """The metrics of a step, with what is measured after it.
+        """Return the metrics of a step, including those that are measured after it.
 
-        Raises TypeError where a number of the reader's is none.
+        Raises TypeError if one of your numbers is not a number.
         """
         metrics = dict(step.metrics)
         completions = getattr(step, "completions", ())
@@ -63,7 +63,7 @@ class Measures:
 
 
 def _memory() -> dict[str, float]:
-    """The most that MLX held since the call before, where a run uses MLX."""
+    """Return MLX's peak memory since the last call, in GB, if the run uses MLX."""
     mlx = sys.modules.get("mlx.core")
     if mlx is None:
         return {}

@@ -1,4 +1,4 @@
-"""A record in the words of the page: columns of numbers, and rows of completions."""
+"""A record in the form in which it is sent to the page: columns of numbers, and rows of completions."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from mlx_grpo_kit.instruments.dashboard.panels import names_of, run_panels
 from mlx_grpo_kit.instruments.dashboard.settings import change_in_words, changes_of
 from mlx_grpo_kit.runs.record import RecordedStep, RunRecord, transcript
 
-MOST_CHARACTERS = 600  # of a prompt or a completion on the page
-MOST_STEPS, MOST_BYTES = 60, 200_000  # whose completions go to the page at once
+MOST_CHARACTERS = 600  # per prompt or completion on the page
+MOST_STEPS, MOST_BYTES = 60, 200_000  # limits of the completions in one message
 DIGITS = 5
 
 
 def all_of(record: RunRecord, metrics: Iterable[str]) -> dict[str, Any]:
-    """The whole record, with its abandoned branches."""
+    """Return the whole record, with its abandoned branches."""
     columns = columns_of(record, record.steps, metrics)
     names = names_of(run_panels([*metrics]))
     branches = [{"steps": _numbers(branch), "columns": _columns(branch, names)} for branch in record.abandoned]
@@ -26,7 +26,7 @@ def all_of(record: RunRecord, metrics: Iterable[str]) -> dict[str, Any]:
 
 
 def columns_of(record: RunRecord, steps: Sequence[RecordedStep], metrics: Iterable[str]) -> dict[str, Any]:
-    """Some steps of a record, and the panels that their run has by now."""
+    """Return some steps of a record, and the panels that its run has now."""
     panels, layers = run_panels([*metrics]), layers_in(metrics)
     return {
         "panels": [vars(panel) for panel in panels],
@@ -41,13 +41,13 @@ def columns_of(record: RunRecord, steps: Sequence[RecordedStep], metrics: Iterab
 
 
 def completions_of(record: RunRecord, numbers: Sequence[int], seconds: float = math.inf) -> dict[str, Any]:
-    """The completions of some steps, by step: as many as there is room and time for, the first ones."""
+    """Return the completions of the first of these steps, by step: as many as size and time allow."""
     found: dict[str, Any] = {}
     size, started = 0, time.monotonic()
     for number in numbers[:MOST_STEPS]:
         try:
             step = record.at(number)
-        except KeyError:  # rewound since
+        except KeyError:  # the step has been discarded by a rewind
             continue
         if step.line is None:
             continue
@@ -72,7 +72,7 @@ def _layer_columns(steps: Sequence[RecordedStep], layers: Sequence[str]) -> dict
 
 
 def _row(completion: Any) -> list[Any]:
-    """group, prompt, completion, reward, advantage, tokens, finished, rewards by function, right answer."""
+    """List group, prompt, completion, reward, advantage, tokens, finished, rewards by function, right answer."""
     ids, rewards = completion.completion_ids, completion.rewards
     return [
         completion.group,

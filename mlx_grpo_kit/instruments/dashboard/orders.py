@@ -1,4 +1,4 @@
-"""The words that a reader types at the controls, as settings; a ValueError says what was expected."""
+"""Parsers of the text that a user types into the controls; a ValueError says what was expected."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from mlx_grpo_kit.grpo.schedule import RATES, is_rate
 
 Rewards = Mapping[str, Callable | Sequence[Callable]]
-MOST_STEPS = 10**9  # of a run
+MOST_STEPS = 10**9  # per run
 
 
 def named_rewards(rewards: Rewards, now: Sequence[Callable] | None) -> dict[str, list[Callable]]:
-    """Lists of functions by name, with those that the trainer has now, if none of the others is the same."""
+    """Return lists of functions by name, including the trainer's own functions if they are not among them."""
     named = {name: [each] if callable(each) else [*each] for name, each in rewards.items()}
     if named and now and [*now] not in named.values():
         named = {"the run's own": [*now]} | named
@@ -21,7 +21,7 @@ def named_rewards(rewards: Rewards, now: Sequence[Callable] | None) -> dict[str,
 
 
 def read_settings(rate: str, reward: str, rewards: Mapping[str, list[Callable]]) -> dict[str, Any]:
-    """The settings that were typed and chosen; an empty field changes nothing."""
+    """Return the settings that were typed and chosen; an empty field changes nothing."""
     settings: dict[str, Any] = {}
     if rate.strip():
         try:
@@ -36,11 +36,11 @@ def read_settings(rate: str, reward: str, rewards: Mapping[str, list[Callable]])
 
 
 def read_steps(words: str, done: int) -> int:
-    """The length of the run that was typed."""
+    """Parse the length of the run; it must not be less than the steps that are already done."""
     try:
         steps = int(words)
     except ValueError:
         steps = -1
     if not (steps >= max(done, 1) and steps <= MOST_STEPS):
-        raise ValueError(f"The run is to have {words[:40]!r} steps; expected a whole number, at least {max(done, 1)}.")
+        raise ValueError(f"The number of steps is {words[:40]!r}; expected a whole number, at least {max(done, 1)}.")
     return steps

@@ -1,4 +1,4 @@
-"""Other runs to lay over this one: records that were given, and the runs of this notebook that saved themselves."""
+"""Other runs to compare with: the records that you pass to the dashboard, and the saved runs of this notebook."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from mlx_grpo_kit.instruments.dashboard.panels import metrics_of
 from mlx_grpo_kit.runs.record import RunRecord
 from mlx_grpo_kit.runs.shelf import Shelf
 
-MOST = 4  # runs over this one, as many as have dashes of their own
+MOST = 4  # runs to draw over this one, because there are four dash patterns
 
 Run = RunRecord | str | os.PathLike
 
 
 class OtherRuns:
-    """The runs that the page may choose from, each with a name that stays.
+    """The runs that you can choose on the page, each with a fixed name.
 
     Args:
-        given: records or their folders, by name, or without names.
-        shelf: the saved runs of this notebook; None where there are none.
+        given: records or their folders, by name or in a list.
+        shelf: the saved runs of this notebook; None if there are none.
 
     Raises:
-        TypeError: something else was given.
-        FileNotFoundError, ValueError: as `RunRecord.load` does.
+        TypeError: a run is neither a record nor a folder.
+        FileNotFoundError, ValueError: a folder cannot be read; see `RunRecord.load`.
     """
 
     def __init__(self, given: Mapping[str, Run] | Sequence[Run] = (), shelf: Shelf | None = None):
@@ -44,26 +44,26 @@ class OtherRuns:
 
     @property
     def given(self) -> list[str]:
-        """The names of the runs that were given: they are laid over from the beginning."""
+        """The names of the runs that you passed; they are drawn from the beginning."""
         return [*self._given][:MOST]
 
     def names(self, but: Path | None = None) -> list[str]:
-        """The names of all runs to choose from, without the saved run in the folder `but`."""
+        """List the names of all runs to choose from, except the saved run in the folder `but`."""
         saved = [run.name for run in self.shelf.runs() if run != but] if self.shelf else []
         return [*self._given, *(name for name in saved if name not in self._given)]
 
-    def laid_over(self, names: Sequence[str]) -> list[dict[str, Any]]:
-        """The steps and columns of some of these runs. Raises ValueError for a name that is none of them."""
+    def columns_of(self, names: Sequence[str]) -> list[dict[str, Any]]:
+        """Return the steps and columns of some of these runs. Raises ValueError for an unknown name."""
         found = []
         for name in names[:MOST]:
             record = self._given.get(name)
             if record is None:
                 path = next((run for run in self.shelf.runs() if run.name == name), None) if self.shelf else None
                 if path is None:
-                    raise ValueError(f"There is no saved run {name!r} any more.")
+                    raise ValueError(f"There is no saved run {name!r}.")
                 record = _record(path)
-            told = all_of(record, metrics_of(record))
-            found.append({"name": name, "steps": told["steps"], "columns": told["columns"]})
+            whole = all_of(record, metrics_of(record))
+            found.append({"name": name, "steps": whole["steps"], "columns": whole["columns"]})
         return found
 
 

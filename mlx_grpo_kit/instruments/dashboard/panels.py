@@ -1,4 +1,4 @@
-"""The curves that a run is shown with: which metrics share one, what they are called, and what they say."""
+"""The curves of a run: their metrics, titles and explanations."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ SMOOTHING = 0.8
 THROUGHPUT, EITHER = "tokens_per_second", "clip_ratio/region_mean"
 MEMORY = "peak_memory_gb"
 HELD_OUT = "eval/accuracy"
-MOST_PANELS = 40  # of a reader's own metrics, and of the curves that open on demand
-# Metrics of the kit; every other one is the reader's own.
+MOST_PANELS = 40  # for your own metrics, and as many for the curves that open on demand
+# The kit's metrics; all others are your own.
 KITS = re.compile(
     "(rewards|completions|clip_ratio|sampling|tools|dynamic_sampling|gradients|eval|vespo)/.+|reward|reward_std|"
     "frac_reward_zero_std|entropy|entropy_coef|kl|loss|policy_loss|grad_norm|learning_rate|step_time|lag|branch|"
     f"cispo_clip_ratio|{THROUGHPUT}|{MEMORY}"
 )
-NEVER = re.compile("gradients/.+|rewards/.+/(mean|std)|entropy_coef|branch")  # has no curve of its own
+NEVER = re.compile("gradients/.+|rewards/.+/(mean|std)|entropy_coef|branch")  # metrics without their own curve
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,13 @@ class RunPanel:
     """One small curve of a run.
 
     Attributes:
-        title: above it.
-        lines: words -> metric, each a line.
+        title: the words above the curve.
+        lines: label -> metric, for each line.
         spread: the metric of a standard deviation around the first line, or "".
         between: two metrics, the lower and upper edge of a band.
-        smoothing: weight of the past in the line over the values; 0 where they are no measurements.
-        empty: what stands there while no value has come.
-        help: a sentence that says more, for those who point at the title.
+        smoothing: weight of the past in the line over the values; 0 for values without noise.
+        empty: the words that are shown while there are no values.
+        help: an explanation, which is shown when you point at the title.
         more: True for a curve that opens on demand.
     """
 
@@ -49,7 +49,7 @@ class RunPanel:
 
 
 def run_panels(metrics: Sequence[str]) -> list[RunPanel]:
-    """The panels of a run whose steps have these metrics; those that open on demand come last."""
+    """List the panels of a run whose steps have these metrics; those that open on demand come last."""
     panels = _main_panels(metrics)
     own = [name for name in metrics if not KITS.fullmatch(name)]
     panels += [RunPanel(name, {"value": name}) for name in own[:MOST_PANELS]]
@@ -59,12 +59,12 @@ def run_panels(metrics: Sequence[str]) -> list[RunPanel]:
     return panels + sorted(more, key=lambda panel: panel.title not in _TITLES.values())[:MOST_PANELS]
 
 
-_TITLES = {"eval/reward": "held-out reward", "step_time": "seconds a step", MEMORY: "memory, GB", "loss": "loss"}
+_TITLES = {"eval/reward": "held-out reward", "step_time": "seconds per step", MEMORY: "memory, GB", "loss": "loss"}
 _HELP = {
     "eval/reward": "the mean reward on problems that training never sees",
-    "step_time": "from the first token that is sampled to the updated policy; not the time of held-out problems",
-    MEMORY: "the most that MLX's arrays took at once in the step, with the snapshots that a run is turned back to",
-    "loss": "near 0 by construction: a group's advantages sum to 0. Its slope counts, not its height",
+    "step_time": "from the first sampled token to the updated policy, without the time for held-out problems",
+    MEMORY: "the peak memory of MLX's arrays in the step, including the snapshots for rewinding",
+    "loss": "near 0 by construction, because a group's advantages sum to 0; its gradient matters, not its value",
 }
 
 
@@ -76,27 +76,29 @@ def _main_panels(metrics: Sequence[str]) -> list[RunPanel]:
             "reward",
             {"mean": "reward"} | rewards,
             spread="reward_std",
-            help="of all completions of a step; the band is one standard deviation to both sides",
+            help="over all completions of a step; the band is one standard deviation on each side",
         ),
         *_held_out(metrics),
-        RunPanel("entropy", {"mean": "entropy"}, help="of the next token's distribution; near 0 nothing new is tried"),
+        RunPanel(
+            "entropy", {"mean": "entropy"}, help="of the next token's distribution; near 0 the policy tries nothing new"
+        ),
         RunPanel(
             "KL to the reference",
             {"mean": "kl"},
             empty="none: beta is 0",
-            help="how far the policy has gone from the one it is pulled to",
+            help="how far the policy has moved from the reference policy",
         ),
         RunPanel(
             "clipped",
             {"low or high": EITHER}
             if EITHER in metrics and "clip_ratio/low_mean" not in metrics
             else {"low": "clip_ratio/low_mean", "high": "clip_ratio/high_mean"},
-            help="share of the tokens whose ratio left the clip range, below or above, and which push no further",
+            help="share of the tokens whose ratio left the clip range, below or above, so that they push no further",
         ),
         RunPanel(
             "share",
             {"tied": "frac_reward_zero_std", "cut off": "completions/clipped_ratio"},
-            help="tied: groups whose rewards are all alike, which teach nothing; cut off: completions without an end",
+            help="tied: groups with equal rewards, which teach nothing; cut off: completions without an end",
         ),
         RunPanel(
             "length, tokens",
@@ -105,7 +107,7 @@ def _main_panels(metrics: Sequence[str]) -> list[RunPanel]:
             help="of the completions; the band reaches from the shortest to the longest",
         ),
         RunPanel("gradient norm", {"norm": "grad_norm"}, help="before it is clipped"),
-        RunPanel("learning rate", {"rate": "learning_rate"}, smoothing=0.0, help="as the step used it"),
+        RunPanel("learning rate", {"rate": "learning_rate"}, smoothing=0.0, help="that the step used"),
         _last_panel(metrics),
     ]
 
@@ -120,22 +122,24 @@ def _held_out(metrics: Sequence[str]) -> list[RunPanel]:
 
 
 def _last_panel(metrics: Sequence[str]) -> RunPanel:
-    """The speed of the run; if it was not measured, the difference between learner and sampler, if that was kept."""
+    """Return the speed of the run or, if it was not measured, the difference between learner and sampler."""
     if THROUGHPUT in metrics:
-        return RunPanel("tokens a second", {"speed": THROUGHPUT}, help="of completions, by the time of the whole step")
+        return RunPanel(
+            "tokens per second", {"speed": THROUGHPUT}, help="of completions, over the time of a whole step"
+        )
     if SCORED_MINUS_SAMPLED in metrics and "step_time" not in metrics:
         return RunPanel(
             "scored minus sampled", {"mean": SCORED_MINUS_SAMPLED}, help="of the tokens' log-probabilities; should be 0"
         )
-    return RunPanel("seconds a step", {"time": "step_time"})
+    return RunPanel("seconds per step", {"time": "step_time"})
 
 
 def metrics_of(record: RunRecord) -> list[str]:
-    """The metrics that steps of a record have, each once."""
+    """List the metrics that the steps of a record have, each once."""
     return [*dict.fromkeys(name for step in record.steps for name in step.metrics)]
 
 
 def names_of(panels: Sequence[RunPanel]) -> list[str]:
-    """The metrics that panels show, each once."""
+    """List the metrics that panels show, each once."""
     names = [name for panel in panels for name in (*panel.lines.values(), panel.spread, *(panel.between or ()))]
     return [name for name in dict.fromkeys(names) if name]

@@ -13,17 +13,17 @@ from mlx_grpo_kit.viz.live.completions import CompletionsTable, completions_tabl
 from mlx_grpo_kit.viz.live.curves import comes_now_and_then, curve, describe_curves, smooth
 from mlx_grpo_kit.viz.style import COLORS, LINE_STYLES, three_digits
 
-MOST_POINTS = 240  # of a line; of a longer run each point is the mean of a few steps
+MOST_POINTS = 240  # per line; in a longer run, each point is the mean of a few steps
 COLUMNS = 3
-WIDTH, HEIGHT = 330, 190  # of a panel
-ROWS_LEFT = 8  # of the table
+WIDTH, HEIGHT = 330, 190  # pixels per panel
+ROWS_LEFT = 8  # rows of the table that are kept
 
 
 def chart_run(steps: Sequence[Any], abandoned: Sequence[Sequence[Any]] = (), title: str = "") -> tuple[Chart, str]:
-    """A picture of a run and its words.
+    """Draw a picture of a run; return it and its description in words.
 
     Args:
-        steps: with `.step` and `.metrics`.
+        steps: objects with `.step` and `.metrics`.
         abandoned: the steps that each rewind discarded; drawn in grey, and numbered if there are several rewinds.
     """
     metrics = dict.fromkeys(name for run in (steps, *abandoned) for step in run for name in step.metrics)
@@ -49,7 +49,7 @@ def chart_run(steps: Sequence[Any], abandoned: Sequence[Sequence[Any]] = (), tit
 
 
 def run_in_words(record: RunRecord, state: str, seconds: float) -> str:
-    """A run in one line: "running: step 37 of 300 · reward 0.710 · 12 s"."""
+    """Describe a run in one line: "running: step 37 of 300 · reward 0.710 · 12 s"."""
     steps = record.steps
     if not steps:
         return state
@@ -64,7 +64,7 @@ def run_in_words(record: RunRecord, state: str, seconds: float) -> str:
 
 
 def table_of(record: RunRecord) -> CompletionsTable | None:
-    """One group of the last step whose completions were kept, as a table."""
+    """Return one group of the last step whose completions were kept, as a table; None if there is none."""
     last = next((step for step in reversed(record.steps) if step.line is not None), None)
     rows = last.completions if last else []
     group = [row for row in rows if (row.group, row.prompt) == (rows[0].group, rows[0].prompt)][:ROWS_LEFT]
@@ -126,7 +126,7 @@ def _band(panel: RunPanel, steps: Sequence[Any]) -> list[tuple[list[float], list
 
 
 def _thinned(steps: Sequence[Any], name: str, smoothing: float = SMOOTHING) -> tuple[list[float], list[float]]:
-    """(steps, smoothed values), at most MOST_POINTS of them."""
+    """Return (steps, smoothed values), at most MOST_POINTS of them."""
     values = _column(steps, name)
     if comes_now_and_then(values):
         places, heights = curve(values, smoothing)
@@ -139,7 +139,7 @@ def _thinned(steps: Sequence[Any], name: str, smoothing: float = SMOOTHING) -> t
 
 
 def _mean(values: Sequence[float]) -> float:
-    """Rounded to six digits, so that a constant stays one number."""
+    """Return the mean, rounded to six digits so that a constant stays constant."""
     values = _finite(values)
     return float(f"{sum(values) / len(values):.6g}") if values else math.nan
 

@@ -1,6 +1,6 @@
-// The settings of the run, and the other runs to lay over it.
+// The settings of the run, and other runs to compare it with.
 
-// [name, value in words, whether it is a default] for each setting; `changed` has [[step, value], ...] by name.
+// [name, value in words, true if it is a default] for each setting; `changed` has [[step, value], ...] by name.
 class Settings {
   constructor(rows) {
     this.rows = rows;
@@ -8,7 +8,7 @@ class Settings {
     this.body = h("tbody");
     this.node = h("details", {class: "kit-settings", hidden: !rows.length}, this.summary,
       h("div", {class: "kit-box", tabindex: 0, role: "group", "aria-label": "settings"}, h("table", {},
-        h("thead", {}, h("tr", {}, ...["setting", "value", "why"].map(words => h("th", {scope: "col"}, words)))), this.body)));
+        h("thead", {}, h("tr", {}, ...["setting", "value", "source"].map(words => h("th", {scope: "col"}, words)))), this.body)));
     this.known = null;
     this.show({});
   }
@@ -18,9 +18,9 @@ class Settings {
     this.known = JSON.stringify(changed);
     const names = Object.keys(changed), first = this.rows.filter(([name]) => names.includes(name));
     const others = this.rows.filter(([name]) => !names.includes(name));
-    this.summary.textContent = "Settings" + (names.length ? `, ${names.length} changed on the way` : "");
+    this.summary.textContent = "Settings" + (names.length ? `, ${names.length} changed during the run` : "");
     this.body.replaceChildren(...[...first, ...others].map(([name, value, isDefault]) => {
-      const later = (changed[name] ?? []).map(([step, words]) => `, from step ${step} on ${words}`).join("");
+      const later = (changed[name] ?? []).map(([step, words]) => `, then ${words} from step ${step}`).join("");
       return h("tr", {class: isDefault && !later ? "kit-soft" : null}, h("th", {scope: "row"}, name),
                h("td", {class: "kit-mono"}, value, later ? h("b", {}, later) : null),
                h("td", {}, later ? "changed" : isDefault ? "default" : "chosen"));
@@ -28,11 +28,11 @@ class Settings {
   }
 }
 
-// Check boxes with the names of runs; `choose` gets the names of those that are checked, at most as many as have letters.
+// Check boxes with the names of runs; `choose` gets the names that are checked, at most as many as there are letters.
 class Others {
   constructor(ask, choose) {
     this.chosen = [];
-    this.list = h("div", {role: "group", "aria-label": "runs to lay over this one"});
+    this.list = h("div", {role: "group", "aria-label": "runs to compare with"});
     this.note = h("div", {class: "kit-soft", role: "status"});
     this.node = h("details", {class: "kit-others", ontoggle: () => { if (this.node.open) ask(); }},
                   h("summary", {}, "Other runs"), this.list, this.note);
@@ -40,8 +40,8 @@ class Others {
   }
 
   show(names) {
-    this.note.textContent = names.length ? "" : "There are no other saved runs of this notebook. " +
-      "Give the records of any runs to the dashboard: Dashboard(..., compare=[\"outputs/my_run\"]).";
+    this.note.textContent = names.length ? "" : "This notebook has no other saved runs. " +
+      "You can pass records of other runs to the dashboard: Dashboard(..., compare=[\"outputs/my_run\"]).";
     this.list.replaceChildren(...names.map(name => {
       const place = this.chosen.indexOf(name);
       const mark = s("svg", {width: 34, height: 12, "aria-hidden": "true"},

@@ -1,4 +1,4 @@
-"""The settings of a run in words: those that were changed on the way, those that were chosen, and the defaults."""
+"""The settings of a run in words: those that were changed during the run, those that were chosen, and the defaults."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from mlx_grpo_kit.grpo.config import GRPOConfig
 from mlx_grpo_kit.runs.record import RecordedStep
 from mlx_grpo_kit.tasks.signatures import reward_name
 
-MOST_CHARACTERS = 200  # of a value
+MOST_CHARACTERS = 200  # per value
 DEFAULTS = {each.name: each.default for each in fields(GRPOConfig)}
 
 
 def settings_of(trainer: Any) -> dict[str, Any]:
-    """The settings of a trainer by name, and its task and reward functions."""
+    """Return the settings of a trainer by name, with its task and reward functions."""
     args = getattr(trainer, "args", None)
     if args is None:
         return {}
@@ -29,7 +29,7 @@ def settings_of(trainer: Any) -> dict[str, Any]:
 
 
 def settings_table(settings: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
-    """(name, value in words, whether it is a default) of each setting, those that were chosen first."""
+    """List (name, value in words, True if it is a default) for each setting, with chosen settings first."""
     rows = [
         (name, in_words(value), name in DEFAULTS and in_words(DEFAULTS[name]) == in_words(value))
         for name, value in settings.items()
@@ -38,7 +38,7 @@ def settings_table(settings: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
 
 
 def changes_of(steps: Sequence[RecordedStep]) -> dict[str, list[tuple[int, str]]]:
-    """(step from which it holds, value in words) for each change of a setting, by its name."""
+    """List (first step with the new value, value in words) for each change of a setting, by its name."""
     changes: dict[str, list[tuple[int, str]]] = {}
     for step in steps:
         for name, value in step.changes.items():
@@ -48,7 +48,7 @@ def changes_of(steps: Sequence[RecordedStep]) -> dict[str, list[tuple[int, str]]
 
 
 def in_words(value: Any) -> str:
-    """A value as the page shows it."""
+    """Write a value as the page shows it."""
     if isinstance(value, list | tuple):
         words = " + ".join(map(str, value))
     elif isinstance(value, float):
@@ -59,6 +59,6 @@ def in_words(value: Any) -> str:
 
 
 def change_in_words(changes: Mapping[str, Any]) -> str:
-    """The changes before a step: "learning rate 0.0001, reward format, back from step 40"."""
+    """Describe the changes before a step: "learning rate 0.0001, reward format, back from step 40"."""
     names = {"reward_funcs": "reward", "rewound_from": "back from step"}
     return ", ".join(f"{names.get(name, name.replace('_', ' '))} {in_words(value)}" for name, value in changes.items())

@@ -12,10 +12,10 @@ MEGABYTES = 256
 
 @dataclass(frozen=True)
 class Order:
-    """An order for the next step: rewind to a step (None stays), and continue with other settings.
+    """An order to carry out before the next step: rewind to step `back_to` (None: stay), and change settings.
 
-    `max_steps` makes the run longer or shorter. Step `look_at` is repeated, and `look` is called with the parameters
-    before it, the step, and the parameters after it.
+    `max_steps` makes the run longer or shorter. If `look` is given, step `look_at` is repeated, and `look` is called
+    with the parameters before it, the step, and the parameters after it.
     """
 
     back_to: int | None = None
@@ -28,13 +28,14 @@ class Order:
 class Steering:
     """The steps of a trainer as one iterator; `give(order)` rewinds it or changes its settings.
 
-    The trainer is anything with `train(max_steps)`, an iterator of steps that have a number `.step`, with a `step` of
-    its own, and with `snapshot()`, `rewind(snapshot)` and `change(**settings)`, such as GRPOTrainer. All methods are
-    called in the thread that iterates.
+    The trainer is any object such as GRPOTrainer with a number `step` and the methods `snapshot()`, `rewind(snapshot)`,
+    `change(**settings)` and `train(max_steps)`, an iterator of steps that have a number `.step`. All methods are called
+    in the thread that iterates.
 
     A snapshot is taken at the first step and after every `every` steps. If the snapshots take more than `megabytes`,
-    every second one is dropped and `every` doubles, so a run of any length has snapshots throughout. A step between two
-    of them is reached by repeating steps from the earlier one with the settings of that time, which gives the same run.
+    every second one is dropped and `every` doubles, so a run of any length has snapshots throughout. To reach a step
+    between two snapshots, the steps after the earlier one are repeated with their original settings, which gives the
+    same run.
 
     Attributes:
         every: steps between two snapshots.
@@ -111,7 +112,7 @@ class Steering:
             order.look(*self._repeat(order.look_at))
 
     def _repeat(self, step: int) -> tuple[Any, Any, Any]:
-        """(parameters before a step, the step done once more, parameters after it); then the trainer is as it was."""
+        """Repeat a step, restore the trainer, and return (parameters before, the repeated step, parameters after)."""
         here, kept = self.trainer.snapshot(), (self.snapshots, self._changes, self._lengths)
         try:
             self._go_back(step - 1)
@@ -126,13 +127,13 @@ class Steering:
 
     def _go_back(self, step: int) -> None:
         if step > self.trainer.step:
-            raise ValueError(f"There is no way back to step {step}: the run is at step {self.trainer.step}.")
+            raise ValueError(f"Cannot rewind to step {step}: the run is at step {self.trainer.step}.")
         start = max((kept for kept in self.snapshots if kept <= step), default=None)
         if start is None:
-            first = f"the first is of step {min(self.snapshots)}" if self.snapshots else self.nothing_kept
-            raise ValueError(f"There is no way back to step {step}: {first}.")
+            first = f"the first snapshot is of step {min(self.snapshots)}" if self.snapshots else self.nothing_kept
+            raise ValueError(f"Cannot rewind to step {step}: {first}.")
         self.trainer.rewind(self.snapshots[start])
-        # Later snapshots belong to the discarded course of the run.
+        # Later snapshots belong to the discarded steps.
         self.snapshots = {kept: snapshot for kept, snapshot in self.snapshots.items() if kept <= start}
         self._changes = {after: settings for after, settings in self._changes.items() if after < step}
         lengths, now = self._lengths, self.max_steps
@@ -150,7 +151,7 @@ class Steering:
     @property
     def nothing_kept(self) -> str:
         """The reason why there are no snapshots, in words."""
-        return f"a snapshot takes more than the {self.megabytes:g} megabytes that there are for them (megabytes=...)"
+        return f"a snapshot takes more than the limit of {self.megabytes:g} MB (megabytes=...)"
 
     def _keep(self) -> None:
         step = self.trainer.step

@@ -1,9 +1,9 @@
-// What of the curves is seen: smoothing, a logarithmic axis, and a stretch of steps.
+// The view of the curves: smoothing, a logarithmic axis, and a range of steps.
 
-const SMOOTHING = 0.8, LEAST = 5;  // the smoothing at first; the fewest steps that a curve is zoomed to
+const SMOOTHING = 0.8, LEAST = 5;  // the initial smoothing; the fewest steps that you can zoom in to
 
 class View {
-  // `changed` is called after each change; `centre` gives the step to zoom to.
+  // `changed` is called after each change; `centre` returns the step to zoom in to.
   constructor(changed, centre) {
     Object.assign(this, {smoothing: SMOOTHING, log: false, size: null, end: null, longest: LEAST, changed});
     this.words = h("output", {class: "kit-number-words"});
@@ -14,9 +14,9 @@ class View {
     }});
     const log = h("input", {type: "checkbox", onchange: event => { this.log = event.target.checked; changed(); }});
     const button = (words, title, onclick) => h("button", {type: "button", title, onclick}, words);
-    this.nearer = button("Zoom in", "Half as many steps, around the cursor; + on a curve, or drag with Shift", () => this.by(0.5, centre()));
-    this.farther = button("Zoom out", "Twice as many steps; − on a curve", () => this.by(2, centre()));
-    this.all = button("All steps", "The whole run; 0 on a curve", () => this.by(Infinity));
+    this.nearer = button("Zoom in", "Show half as many steps, around the cursor. Or press + on a curve, or drag over it with Shift", () => this.by(0.5, centre()));
+    this.farther = button("Zoom out", "Show twice as many steps. Or press − on a curve", () => this.by(2, centre()));
+    this.all = button("All steps", "Show the whole run. Or press 0 on a curve", () => this.by(Infinity));
     this.range = h("span", {class: "kit-soft", role: "status"});
     this.node = h("div", {class: "kit-row kit-view", role: "group", "aria-label": "view of the curves"},
                   h("label", {}, "smoothing ", this.slider, this.words), h("label", {}, log, " log axis"),
@@ -33,7 +33,7 @@ class View {
     this.range.textContent = this.size === null ? "" : `steps ${Math.round(from)} to ${Math.round(to)} of ${this.longest}`;
   }
 
-  // A run of so many steps, of which this is the newest.
+  // Set the length of the run and its newest step.
   fit(longest, newest) {
     Object.assign(this, {longest, newest});
     this.say();
@@ -42,7 +42,7 @@ class View {
   get to() { return this.size === null ? this.longest : Math.max(this.end ?? Math.max(this.newest, this.size), this.size); }
   get from() { return this.size === null ? 0 : this.to - this.size; }
 
-  // So many times as many steps, around `centre`; null follows the newest step.
+  // Show `factor` times as many steps, around `centre`; null follows the newest step.
   by(factor, centre = null) {
     const size = Math.max(Math.round((this.size ?? this.longest) * factor), LEAST);
     this.size = size >= this.longest ? null : size;
@@ -59,7 +59,7 @@ class View {
     this.changed();
   }
 
-  // Take the stretch along until the step is in it; null follows the newest one.
+  // Move the range until the step is in it; null follows the newest step.
   show(step) {
     if (this.size === null) return;
     if (step === null) this.end = null;

@@ -1,7 +1,7 @@
-"""The boxes of a Qwen3 that one token passes through: their numbers, gradients, and the calculation of each.
+"""The boxes of a Qwen3 that one token passes through: their numbers, their gradients, and the calculation of each.
 
-This file repeats the formulas, written out for a single number, forward and backward. The results of `Box.forward(i)`
-and `Box.backward(i)` equal those of the model and its automatic gradient (`Box.values[i]`, `Box.grads[i]`), except for
+This file repeats the formulas for a single number, forward and backward. The results of `Box.forward(i)` and
+`Box.backward(i)` equal those of the model and its automatic gradient (`Box.values[i]`, `Box.grads[i]`), except for
 rounding.
 """
 
@@ -68,7 +68,7 @@ class Trace:
         return [repr(self.spell(id_)) for id_ in self.ids]
 
     def probabilities(self, position: int) -> np.ndarray:
-        """The probabilities of all tokens after `position`: [V]."""
+        """Return the probabilities of the token after `position`: [V]."""
         logits = self.record["logits"][position].astype(np.float64)
         powers = np.exp(logits - logits.max())
         return powers / powers.sum()
@@ -85,7 +85,7 @@ class Wire:
 
     Attributes:
         at: the line of the box.
-        above, below: lines that lead into it from above, and out of it downwards.
+        above, below: lines that enter it from above, and lines that leave it downwards.
         past: lines that pass it.
         adds: True if two lines are added there.
     """
@@ -103,7 +103,7 @@ class Box:
 
     Attributes:
         key: its name in the record, or "probabilities" or "loss".
-        title: the last part of it.
+        title: the last part of the key.
         words: its purpose, in one line.
         values: [n]
         grads: [n], or None without a backward pass.
@@ -127,7 +127,7 @@ class Box:
     shown: np.ndarray | None = None
 
     def name(self, index: int) -> str:
-        """The name of one of its numbers."""
+        """Return the name of one of its numbers."""
         return f"{self.title}[{self.labels(index) if self.labels else index}]"
 
 
@@ -154,7 +154,7 @@ class Boxes:
         ]
 
     def before(self) -> list[Box]:
-        """The embedding."""
+        """List the box before the first layer: the embedding."""
         id_, hidden = int(self.trace.ids[self.position]), self.trace.config.hidden_size
         row = self._weight("embedding", id_)
 
@@ -171,19 +171,19 @@ class Boxes:
             )  # fmt: skip
             after = ""
             if self.trace.config.tie_word_embeddings:
-                after = " (as the table that is looked up; the output layer adds its own, for it is the same table)"
+                after = " (from the lookup; the output layer, which uses the same table, adds its own gradient)"
             return summed(f"grad embedding.weight[{id_}, {i}]", sums, after=after)
 
-        words = f"row {id_} of the table: {hidden} numbers that stand for {self.trace.tokens[self.position]}"
+        words = f"row {id_} of the table: {hidden} numbers that represent {self.trace.tokens[self.position]}"
         wire = Wire(above=())
         return [self._box("embedding", "embedding", words, wire, forward, partial(self._back_to_stream, 0), weight)]
 
     def layer(self, layer: int) -> list[Box]:
-        """The boxes of one layer, attention first."""
+        """List the boxes of one layer, attention first."""
         return [*self._projections(layer), *self._attention(layer), *self._mlp(layer)]
 
     def after(self) -> list[Box]:
-        """The boxes after the last layer: norm, logits, probabilities, and the loss if one is asked for."""
+        """List the boxes after the last layer: norm, logits, probabilities, and the loss if there are targets."""
         trace, config, p = self.trace, self.trace.config, self.position
         stream = self._stream_name(config.num_hidden_layers)
         x, weight = self._at(stream), self._weight("final_norm")
@@ -217,12 +217,12 @@ class Boxes:
         def back_to_logit(v: int) -> Work:
             name = f"grad logits[{token(v)}]"
             if target is None:
-                return Work(name, (f"{name} = 0: the loss asks nothing after this token",), 0.0)
+                return Work(name, (f"{name} = 0: the loss expects nothing after this token",), 0.0)
             asked = float(v == target)
             total = float(probabilities[v]) - asked
             line = (
                 f"{name} = p {MINUS} {asked:.0f} = {digits(probabilities[v])} {MINUS} {asked:.0f} = {digits(total)}, "
-                f"with 1 for the token that the loss asks for, {token(target)}, and 0 for any other"
+                f"with 1 for the token that the loss expects, {token(target)}, and 0 for any other"
             )
             return Work(name, (line,), total)
 
@@ -244,7 +244,7 @@ class Boxes:
         def back_to_probability(v: int) -> Work:
             name = f"grad p({token(v)})"
             if v != target:
-                return Work(name, (f"{name} = 0: the loss does not look at it",), 0.0)
+                return Work(name, (f"{name} = 0: the loss does not depend on it",), 0.0)
             total = -1 / float(probabilities[v])
             line = f"loss = {MINUS}log p, so {name} = {MINUS}1 {OVER} p = {MINUS}1 {OVER} {digits(probabilities[v])}"
             return Work(name, (f"{line} = {digits(total)}",), total)
@@ -257,7 +257,7 @@ class Boxes:
         last = Wire() if trace.targets else Wire(below=())
         boxes = [
             self._box(
-                "final_norm", "final_norm", "the stream, brought to size 1 one last time", Wire(),
+                "final_norm", "final_norm", "the stream, scaled to size 1 one last time", Wire(),
                 lambda i: norm(f"final_norm[{i}]", stream, x, weight, config.rms_norm_eps, i), back_to_norm,
                 norm_weight,
             ),
@@ -288,10 +288,10 @@ class Boxes:
             return Work("loss", tuple(lines), trace.loss)
 
         def backward(_: int) -> Work:
-            return Work("grad loss", ("grad loss = 1: here the way back begins",), 1.0)
+            return Work("grad loss", ("grad loss = 1: the backward pass begins here",), 1.0)
 
         grads = None if trace.grads is None else np.ones(1)
-        words = f"{MINUS}log of the probability of {asked!r}: small where it was expected"
+        words = f"{MINUS}log of the probability of {asked!r}: small if the model expected it"
         return Box("loss", "loss", words, Wire(below=()), np.array([trace.loss]), grads, forward, backward)
 
     def _projections(self, layer: int) -> list[Box]:
@@ -342,7 +342,8 @@ class Boxes:
             weights, mixed = trace.record[f"{at}weights"], trace.grads[f"{at}mixed"]
             pairs = [(h, t) for h in heads for t in queries]
             sums = Products(
-                f"sum over who looks here of weights {TIMES} grad mixed[{d}]", "weights", f"grad mixed[{d}]",
+                f"sum over the queries that look here of weights {TIMES} grad mixed[{d}]",
+                "weights", f"grad mixed[{d}]",
                 np.array([float(weights[h, t, p]) for h, t in pairs]),
                 np.array([float(mixed[h, t, d]) for h, t in pairs]),
                 [f"head {h}, {self.places[t]}" for h, t in pairs],
@@ -365,7 +366,7 @@ class Boxes:
             pairs = [(h, t) for h in heads for t in queries]
             scores, turned = trace.grads[f"{at}scores"], trace.record[f"{at}q_rope"]
             sums = Products(
-                f"sum over who looks here of grad scores {TIMES} q_rope[{d}] {OVER} {ROOT}{head_dim}",
+                f"sum over the queries that look here of grad scores {TIMES} q_rope[{d}] {OVER} {ROOT}{head_dim}",
                 "grad scores", f"q_rope[{d}]", np.array([float(scores[h, t, p]) for h, t in pairs]),
                 np.array([float(turned[h, t, d]) for h, t in pairs]), [f"head {h}, {self.places[t]}" for h, t in pairs],
                 head_dim**-0.5, f"{OVER} {ROOT}{head_dim}",
@@ -384,24 +385,24 @@ class Boxes:
         shared = f" (head {self.kv_head} of keys and values)" if self.group > 1 else ""
         boxes = [
             self._box(
-                key, "input_layernorm", "a copy of the stream, brought to size 1", Wire(1, (0,), (1, 2, 3), (0,)),
+                key, "input_layernorm", "a copy of the stream, scaled to size 1", Wire(1, (0,), (1, 2, 3), (0,)),
                 lambda i: norm(f"input_layernorm[{i}]", stream, x, self._weight(key), eps, i), back_to_normed,
                 lambda i: self._norm_weight(key, stream, "input_layernorm.weight", i),
             ),
             box("q", "proj", f"query of head {self.head}: what this token looks for", lines[1], project,
                 back_through_head_norm, projection_weight),
-            box("k", "proj", f"key: what it can be found by{shared}", lines[2], project, back_through_head_norm,
+            box("k", "proj", f"key: what queries find it by{shared}", lines[2], project, back_through_head_norm,
                 projection_weight),
-            self._box(f"{at}v_proj", "v_proj", f"value: what it hands over{shared}", lines[3],
+            self._box(f"{at}v_proj", "v_proj", f"value: what it passes on{shared}", lines[3],
                 partial(project, "v"), back_to_values, partial(projection_weight, "v")),
         ]  # fmt: skip
         for letter, line in (("q", 1), ("k", 2)):
-            words = f"the {unit(letter)}, brought to size 1"
+            words = f"the {unit(letter)}, scaled to size 1"
             boxes.append(
                 box(letter, "norm", words, lines[line], normalise, partial(self._turn_back, at), head_norm_weight)
             )
         for letter, line, backward in (("q", 1, back_to_query), ("k", 2, back_to_key)):
-            words = f"the {unit(letter)}, turned by its position, {self.position}"
+            words = f"the {unit(letter)}, rotated by its position, {self.position}"
             turn = partial(self._turn, at, letter)
             boxes.append(self._box(f"{at}{letter}_rope", f"{letter}_rope", words, lines[line], turn, backward))
         return boxes
@@ -427,13 +428,13 @@ class Boxes:
         def back_to_score(s: int) -> Work:
             grads = self._at(f"{at}weights", grad=True)[seen]
             shared = Products(
-                f"mean of grad weights, by the weights = sum over s of weights[s] {TIMES} grad weights[s]",
+                f"weighted mean of grad weights = sum over s of weights[s] {TIMES} grad weights[s]",
                 "weights[s]", "grad weights[s]", weights[seen], grads, self.places[seen],
             )  # fmt: skip
             total = float(weights[s] * (grads[s] - shared.total))
             name = f"grad scores[{label(s)}]"
             lines = (
-                f"{name} = weights[s] {TIMES} (grad weights[s] {MINUS} the mean of these by the weights) = "
+                f"{name} = weights[s] {TIMES} (grad weights[s] {MINUS} weighted mean of grad weights) = "
                 f"{digits(weights[s])} {TIMES} ({digits(grads[s])} {MINUS} {digits(shared.total)}) = {digits(total)}",
             )
             return Work(name, lines, total, (shared,))
@@ -489,11 +490,11 @@ class Boxes:
                 Wire(1, (1, 2), (1,), (0, 3)), score, back_to_score, labels=label, shown=order,
             ),
             self._box(
-                f"{at}weights", "weights", "softmax: what share of each token is taken", Wire(1, (1,), (1,), (0, 3)),
+                f"{at}weights", "weights", "softmax: the share of each token", Wire(1, (1,), (1,), (0, 3)),
                 weigh, back_to_weight, labels=label, shown=order,
             ),
             self._box(
-                f"{at}mixed", "mixed", "the tokens' values, mixed by these weights", Wire(1, (1, 3), (1,), (0,)), mix,
+                f"{at}mixed", "mixed", "the tokens' values, mixed with these weights", Wire(1, (1, 3), (1,), (0,)), mix,
                 back_to_mixed,
             ),
             self._box(
@@ -581,7 +582,7 @@ class Boxes:
         out = f"layers.{layer}"
         return [
             self._box(
-                key, "post_attention_layernorm", "a copy of the stream, brought to size 1", Wire(1, (0,), (1, 2), (0,)),
+                key, "post_attention_layernorm", "a copy of the stream, scaled to size 1", Wire(1, (0,), (1, 2), (0,)),
                 lambda i: norm(f"post_attention_layernorm[{i}]", stream, x, self._weight(key), eps, i), back_to_normed,
                 lambda i: self._norm_weight(key, stream, "post_attention_layernorm.weight", i),
             ),
@@ -590,11 +591,11 @@ class Boxes:
                 partial(project, "gate_proj"), back_to_gate, partial(projection_weight, "gate_proj"),
             ),
             self._box(
-                f"{at}up_proj", "up_proj", "what would go through", Wire(2, (2,), (2,), (0, 1)),
+                f"{at}up_proj", "up_proj", "what could pass through", Wire(2, (2,), (2,), (0, 1)),
                 partial(project, "up_proj"), back_to_up, partial(projection_weight, "up_proj"),
             ),
             self._box(
-                f"{at}gated", "gated", f"silu(gate) {TIMES} up: what goes through", Wire(1, (1, 2), (1,), (0,)),
+                f"{at}gated", "gated", f"silu(gate) {TIMES} up: what passes through", Wire(1, (1, 2), (1,), (0,)),
                 to_gated, back_to_gated,
             ),
             self._box(
@@ -602,7 +603,7 @@ class Boxes:
                 down, partial(self._handed_on, "down_proj", out), down_weight,
             ),
             self._box(
-                out, out, f"added to the stream: what leaves layer {layer}", Wire(0, (0, 1), (0,), (), True),
+                out, out, f"added to the stream: the output of layer {layer}", Wire(0, (0, 1), (0,), (), True),
                 partial(self._added, out, stream, f"{at}down_proj"), partial(self._back_to_stream, layer + 1),
             ),
         ]  # fmt: skip
@@ -614,7 +615,7 @@ class Boxes:
 
     def _handed_on(self, name: str, total: str, i: int) -> Work:
         grad = float(self._at(total, grad=True)[i])
-        line = f"grad {name}[{i}] = grad {total}[{i}] = {digits(grad)}: an addition hands its gradient on to both sides"
+        line = f"grad {name}[{i}] = grad {total}[{i}] = {digits(grad)}: an addition passes its gradient to both terms"
         return Work(f"grad {name}[{i}]", (line,), grad)
 
     def _back_to_attended(self, layer: int, i: int) -> Work:
@@ -623,7 +624,7 @@ class Boxes:
         )
 
     def _back_to_stream(self, layer: int, i: int) -> Work:
-        """The gradient of the input of layer `layer`, or of the final norm after the last layer."""
+        """Compute the gradient of the input of layer `layer`, or of the final norm after the last layer."""
         name = self._stream_name(layer)
         if layer < self.trace.config.num_hidden_layers:
             after, normed = f"layers.{layer}.attended", f"layers.{layer}.input_layernorm"
@@ -634,7 +635,7 @@ class Boxes:
         )  # fmt: skip
 
     def _back_to_both(self, title: str, name: str, after: str, normed: str, i: int) -> Work:
-        """The stream goes straight on to `after`, and a copy of it into the norm `normed`: two gradients come back."""
+        """Add two gradients: the stream goes straight on to `after`, and a copy of it goes into the norm `normed`."""
         short = normed.rpartition(".")[2]
         branch = back_through_norm(
             f"through {short}", short, self._at(name), self._weight(normed), self.trace.config.rms_norm_eps,
@@ -652,7 +653,7 @@ class Boxes:
         return self._turned(f"grad {letter}_norm[{d}]", f"grad {letter}_rope", grad, d, -1)
 
     def _turned(self, name: str, x_name: str, x: np.ndarray, d: int, direction: int) -> Work:
-        """One number of a vector whose pairs (d, d + D/2) are rotated by their angles, forward or backward."""
+        """Compute one number of a vector whose pairs (d, d + D/2) are rotated by their angles, forward or backward."""
         half = len(x) // 2
         pair, factor = d % half, self.trace.rope_factor
         angle = self.position * float(self.trace.radians[pair])
@@ -663,7 +664,7 @@ class Boxes:
         scale = "" if factor == 1 else f"{digits(factor)} {TIMES} "
         mark = "+" if sign > 0 else MINUS
         lines = (
-            f"pair ({pair}, {pair + half}) turns by {digits(float(self.trace.radians[pair]))} a position: at "
+            f"pair ({pair}, {pair + half}) rotates by {digits(float(self.trace.radians[pair]))} per position: at "
             f"position {self.position} by {digits(angle)} radians; cos = {digits(cosine)}, sin = {digits(sine)}",
             f"{name} = {scale}({x_name}[{d}] {TIMES} cos {mark} {x_name}[{other}] {TIMES} sin) = {scale}("
             f"{digits(x[d])} {TIMES} {digits(cosine)} {mark} {digits(x[other])} {TIMES} {digits(sine)}) "
@@ -672,7 +673,7 @@ class Boxes:
         return Work(name, lines, total)
 
     def _norm_weight(self, key: str, x_key: str, weight_name: str, i: int) -> Work:
-        """The gradient of a norm's weight: sum over the tokens (and heads) of dy[i] x[i] / rms."""
+        """Compute the gradient of a norm's weight: the sum over the tokens (and heads) of dy[i] x[i] / rms."""
         x, dy = self._all(x_key), self._all(key, grad=True)
         places = self.places
         if x.ndim == 3:
@@ -691,18 +692,18 @@ class Boxes:
         return int(work.sums[0].order()[0])
 
     def _stream_name(self, layer: int) -> str:
-        """The input of layer `layer`."""
+        """Return the name of the input of layer `layer`."""
         return f"layers.{layer - 1}" if layer else "embedding"
 
     def _weight(self, name: str, *index: Any) -> np.ndarray:
         return np.asarray(self.trace.params[f"{name}.weight"])[index].astype(np.float64)
 
     def _all(self, name: str, grad: bool = False) -> np.ndarray:
-        """An inner value or its gradient, for every token."""
+        """Return an inner value or its gradient, for every token."""
         return (self.trace.grads if grad else self.trace.record)[name].astype(np.float64)
 
     def _at(self, name: str, grad: bool = False, head: int | None = -1) -> np.ndarray:
-        """An inner value or its gradient at this token, in this head; `head` None: in every head."""
+        """Return an inner value or its gradient at this token, in this head, or in every head if `head` is None."""
         array, p = self._all(name, grad), self.position
         if array.ndim == 2:
             return array[p]
@@ -713,6 +714,6 @@ class Boxes:
         return array[own, p]
 
     def _box(self, key: str, title: str, words: str, wire: Wire, forward, backward, weight=None, **options) -> Box:
-        seen = slice(self.position + 1 if key.endswith(("scores", "weights")) else None)  # the rest is hidden
+        seen = slice(self.position + 1 if key.endswith(("scores", "weights")) else None)  # later tokens are hidden
         grads = None if self.trace.grads is None else self._at(key, grad=True)[seen]
         return Box(key, title, words, wire, self._at(key)[seen], grads, forward, backward, weight, **options)

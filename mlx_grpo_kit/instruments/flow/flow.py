@@ -1,15 +1,15 @@
 """A whole Qwen3 as boxes that a prompt passes through, with real numbers: forward in chapter 12, backward in 17.
 
-    show_flow(config, params, tokenizer, "12+34=")                              # ends a cell
+    show_flow(config, params, tokenizer, "12+34=")                              # at the end of a cell
     show_flow(config, params, tokenizer, "12+34=", answer="46", backward=True)
 
-is a panel: you choose prompt, token, head and number above the boxes. Each box opens and shows its numbers, the sum
-that gives one of them, and the products of that sum. The stored picture opens without a kernel. It is built from
+shows a panel: you choose prompt, token, head and number above the boxes. Each box opens and shows its numbers, the sum
+that gives one of them, and the products of that sum. In the stored picture, boxes open without a kernel. The parts are
 
     trace = trace_flow(config, params, tokenizer, "12+34=", answer="46", backward=True)   # .record, .grads, .loss
     draw_flow(trace, position=5, layer=0, head=2, number=7, backward=True)                # the same without a panel
 
-It works on any folder that `load_pretrained` reads. A box with many numbers shows its first ones and says so.
+It works with any folder that `load_pretrained` reads. A box with many numbers shows the first ones and says so.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def trace_flow(
     answer: str = "",
     backward: bool = False,
 ) -> Trace:
-    """Record the inner values of the model while it reads `prompt`, and every token of `answer` but the last.
+    """Record the inner values of the model while it reads `prompt` and every token of `answer` but the last.
 
-    The loss is the sum of -log p over the tokens of the answer, each after the prompt and what precedes it there.
-    Without an answer the loss is that of the likeliest token.
+    The loss is the sum of -log p over the tokens of the answer, each after the prompt and the tokens before it. Without
+    an answer, the loss is that of the likeliest token.
 
     Args:
         backward: True to compute the loss and the gradient of every inner value too.
@@ -62,7 +62,7 @@ def trace_flow(
     ids = [*asked, *wanted[:-1]]
     if len(ids) > MOST_TOKENS:
         raise ValueError(
-            f"Prompt and answer are {len(ids)} tokens; expected at most {MOST_TOKENS}, so that each is seen."
+            f"Prompt and answer have {len(ids)} tokens; expected at most {MOST_TOKENS}, so that each is visible."
         )
     record: dict[str, mx.array] = {}
     logits = qwen3_forward(config, dict(params), mx.array([ids]), watch=record.setdefault)
@@ -91,10 +91,10 @@ def show_flow(
     answer: str = "",
     backward: bool = False,
 ) -> Panel:
-    """A panel with the whole model as boxes, for the end of a cell.
+    """Show the whole model as boxes, in a panel for the end of a cell.
 
-    Above it: the prompt, the answer that the loss asks for, the direction, and which token, head, number and, in a
-    larger model, layer. If the tokenizer cannot encode the text, the panel shows a message.
+    Its controls choose the prompt, the answer that the loss expects, the direction, the token, the head, the number
+    and, in a larger model, the layer. If the tokenizer cannot encode the text, the panel shows a message.
 
     Args:
         answer: the text that the loss expects after the prompt; empty means the likeliest token.
@@ -132,7 +132,7 @@ def show_flow(
         "prompt": widgets.Text(prompt, continuous_update=False, layout=wide),
         "answer": widgets.Text(
             answer, continuous_update=False, placeholder="likeliest", layout=narrow,
-            tooltip="what the loss asks for after the prompt; empty: what the model finds likeliest",
+            tooltip="the text that the loss expects after the prompt; empty: the likeliest token",
         ),
         "direction": widgets.Dropdown(options=["forward", "backward"], value=start, layout=wide),
         "token": widgets.IntSlider(last, 0, last, layout=wide),
@@ -151,7 +151,7 @@ def _inner_gradients(
     targets: Mapping[int, int],
     record: Mapping[str, mx.array],
 ) -> dict[str, mx.array]:
-    """The gradient of every inner value, computed as that of an added offset of 0."""
+    """Compute the gradient of every inner value as the gradient of an offset of 0 that is added to it."""
     positions, wanted = mx.array([*targets]), mx.array([*targets.values()])
 
     def loss(offsets: dict[str, mx.array]) -> mx.array:
@@ -164,7 +164,7 @@ def _inner_gradients(
 
 
 def _rotation(config: Qwen3Config) -> tuple[np.ndarray, float]:
-    """Radians per position for each pair of numbers, and the factor of queries and keys."""
+    """Return the radians per position for each pair of numbers, and the factor of queries and keys."""
     yarn = config.rope_scaling
     if yarn is not None:
         return 1 / np.array(yarn_wavelengths(yarn, config.head_dim, config.rope_theta)), yarn_attention_factor(yarn)
@@ -172,12 +172,12 @@ def _rotation(config: Qwen3Config) -> tuple[np.ndarray, float]:
 
 
 def _array(array: mx.array) -> np.ndarray:
-    """The array in NumPy; half-precision floats, one of which NumPy lacks, become float32."""
+    """Convert an array to NumPy; 16-bit floats become float32, because NumPy has no bfloat16."""
     return np.asarray(array if array.dtype == mx.float32 else array.astype(mx.float32))
 
 
 def _spelled(tokenizer: Tokenizer, id_: int) -> str:
-    """A token's text, its name such as `<eos>` if it has none, or the number of an id beyond the vocabulary."""
+    """Return a token's text, its name such as `<eos>` if it has none, or the number of an id beyond the vocabulary."""
     if id_ >= tokenizer.vocab_size:
         return f"<{id_}>"
     return tokenizer.decode([id_]) or tokenizer.token(id_)

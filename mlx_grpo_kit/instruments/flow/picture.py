@@ -22,16 +22,16 @@ from mlx_grpo_kit.viz.sheet import shades
 from mlx_grpo_kit.viz.style import NEGATIVE, POSITIVE, ZERO
 
 MOST_NUMBERS = 256  # the most numbers drawn per box
-FIRST_PRODUCTS = 5  # the largest products of a sum that are shown at once; another click shows more,
-MOST_PRODUCTS, MOST_STORED = 128, 16  # up to this many, and this many in a stored notebook
-MOST_LAYERS = 2  # models with up to this many layers are drawn whole; of larger ones, only the chosen layer
+FIRST_PRODUCTS = 5  # the number of a sum's largest products that are shown at once
+MOST_PRODUCTS, MOST_STORED = 128, 16  # the most products that a click shows, with a kernel and in a stored notebook
+MOST_LAYERS = 2  # larger models are drawn with only the chosen layer
 MOST_SUMS = 5  # the calculations shown in a box with names, such as the scores
-TOKENS_BESIDE = 12  # on either side of the chosen one
-SHADES = 12  # on either side of 0
-SMOOTH = 512  # the least dots in a row of colours, because a browser blurs fewer
+TOKENS_BESIDE = 12  # the number of tokens on either side of the chosen one
+SHADES = 12  # the number of shades on either side of 0
+SMOOTH = 512  # the fewest pixels in a row of colours, because a browser blurs fewer
 ROW, LINE = 50, 16  # pixels: the height of a box, and the distance of the lines next to the boxes
 LINE_COLOR = "#8b949e"
-COLUMNS = 8  # of the table of numbers
+COLUMNS = 8  # in the table of numbers
 
 STYLE = """<style>
 .kit-flow {--soft: var(--jp-ui-font-color2, #59636e); --faint: var(--jp-border-color2, #d9d9d9);
@@ -74,14 +74,14 @@ CELL_STYLE = (
     "flex:0 0 auto;height:30px;line-height:14px;margin:1px;padding:0 1px;box-sizing:border-box;text-align:center"
 )
 
-# For a live picture: open boxes stay open when the picture is redrawn, and a click on a number selects it.
+# In a live picture, open boxes stay open when the picture is redrawn, and a click on a number selects it.
 KEEP_OPEN = """<script>(() => {
 const place = document.currentScript?.closest(".jp-OutputArea-child")?.previousElementSibling;
 if (!place) return;
 const open = new Map();
 const key = box => {
   if (box.dataset.box) return box.dataset.box;
-  const around = box.parentElement.closest("details[data-box]");  // a list inside of a box
+  const around = box.parentElement.closest("details[data-box]");  // a list inside a box
   return around && `${around.dataset.box} / ${[...around.querySelectorAll("details")].indexOf(box)}`;
 };
 place.addEventListener("toggle", event => {
@@ -142,7 +142,7 @@ def draw_flow(
     """
     config = trace.config
     if backward and trace.grads is None:
-        raise ValueError("This trace has no gradients; expected one that was made with a backward pass.")
+        raise ValueError("This trace has no gradients; expected one from trace_flow(..., backward=True).")
     if not 0 <= layer < config.num_hidden_layers:
         raise ValueError(f"layer is {layer}; expected 0 to {config.num_hidden_layers - 1}.")
     if number < 0:
@@ -150,7 +150,7 @@ def draw_flow(
     for name, values in trace.record.items():
         if not np.isfinite(values).all():
             raise ValueError(
-                f"{name} holds numbers that are not finite (nan or inf); what comes after it cannot be shown."
+                f"{name} contains numbers that are not finite (nan or inf), so nothing after it can be shown."
             )
     position = position + len(trace.ids) if position < 0 else position
     boxes = Boxes(trace, position, head)
@@ -178,7 +178,7 @@ class _Page:
         self.most_products = most_products
 
     def head(self, alt: str) -> str:
-        """The sentence, the tokens with the likeliest next token of each, and the legend."""
+        """Return the sentence, the tokens with the likeliest next token of each, and the legend."""
         trace, position = self.trace, self.boxes.position
         first = max(0, position - TOKENS_BESIDE)
         places = range(first, min(len(trace.ids), position + TOKENS_BESIDE + 1))
@@ -203,15 +203,15 @@ class _Page:
         legend = (
             f'<p class="soft">{arrow}<span style="background:{POSITIVE};color:#24292f">&nbsp;positive&nbsp;</span> '
             f'<span style="background:{ZERO};color:#24292f">&nbsp;0&nbsp;</span> '
-            f'<span style="background:{NEGATIVE};color:#24292f">&nbsp;negative&nbsp;</span>, full where a {what} is '
-            "the largest of its box; each box has a scale of its own. The line on the far left is the residual stream; "
-            "others leave it, and + adds them to it. Open a box to see where its numbers come from.</p>"
+            f'<span style="background:{NEGATIVE};color:#24292f">&nbsp;negative&nbsp;</span>; the largest {what} of a '
+            "box has the full colour, so each box has its own scale. The line on the far left is the residual stream; "
+            "other lines leave it, and + adds them to it. Open a box to see where its numbers come from.</p>"
         )
         sentence = f"<p>{escape(alt)}</p>"
         return f'{sentence}<div style="overflow-x:auto"><table class="tokens">{rows}</table></div>{legend}'
 
     def layer(self, index: int, inside: list[Box], is_open: bool) -> str:
-        """A layer: its boxes inside one that opens, or only that one without boxes."""
+        """Return the markup of a layer: a box that contains its boxes, or only a row if they are not drawn."""
         key = f"layers.{index}"
         config, p = self.trace.config, self.boxes.position
         name = f"<b>layer {index}</b> <small>of {config.num_hidden_layers}, counted from 0</small>"
@@ -219,7 +219,7 @@ class _Page:
             grads = None if self.trace.grads is None else self.trace.grads[key][p]
             words, numbers = "not drawn: choose it above", self._strips(self.trace.record[key][p], grads, key)
             return f'<div class="row" style="{ROW_STYLE}">{self._row(Wire(), name, words, numbers, "")}</div>'
-        words, out = "attention, then the MLP; what leaves it:", inside[-1]
+        words, out = "attention, then the MLP; its output:", inside[-1]
         numbers = self._strips(out.values, out.grads, out.key) + self._followed(out)
         return (
             f'<details data-box="layer {index}"{" open" if is_open else ""}>'
@@ -228,7 +228,7 @@ class _Page:
         )
 
     def box(self, box: Box) -> str:
-        """A box and its content."""
+        """Return the markup of a box and its content."""
         count = f"[{len(box.values):,}]"
         if box.labels:
             numbers = self._cells(box)
@@ -246,7 +246,7 @@ class _Page:
     def _row(
         self, wire: Wire, name: str, words: str, numbers: str, mark: str = "\N{BLACK RIGHT-POINTING SMALL TRIANGLE}"
     ) -> str:
-        """The visible part of a closed box."""
+        """Return the visible part of a closed box."""
         return (
             f'<span class="mark" style="flex:0 0 16px;text-align:center">{mark}</span>{self._gutter(wire)}'
             f'<span class="what" style="{WHAT_STYLE}">{name}<br><small class="words">{words}</small></span>'
@@ -254,7 +254,7 @@ class _Page:
         )
 
     def _opened(self, wire: Wire) -> str:
-        """The start of an open box's content, with the lines continued next to it."""
+        """Return the start of an open box's content, with the lines continued next to it."""
         path = "".join(f"M{8 + LINE * line} 0V9" for line in {*wire.past, *wire.below})
         svg = (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="70" height="9"><path d="{path}" stroke="{LINE_COLOR}" '
@@ -286,7 +286,7 @@ class _Page:
         return f"{key}{some}</p>{self._table(shown)}{self._works(box, self.number % len(shown))}"
 
     def _works(self, box: Box, index: int) -> str:
-        """The sums that give one number; in the backward view its gradient and a weight's come first."""
+        """Return the sums that give one number; in the backward view, its gradient and that of a weight come first."""
         work = box.forward(index)
         equation = f"{work.name} = {digits(work.total)}"
         if not self.backward:
@@ -295,7 +295,7 @@ class _Page:
         parts = [self._work(back, f"Its gradient: {back.name} = {digits(back.total)}")]
         if box.weight:
             share = box.weight(index)
-            parts.append(_folded(f"A weight's own gradient: {share.name} = {digits(share.total)}", self._work(share)))
+            parts.append(_folded(f"The gradient of a weight: {share.name} = {digits(share.total)}", self._work(share)))
         parts.append(_folded(f"The value itself: {equation}", _formulas(work)))
         return "".join(parts)
 
@@ -330,7 +330,7 @@ class _Page:
         return _strip(values, key, 15)
 
     def _cells(self, box: Box) -> str:
-        """The numbers of a box with names, one cell each."""
+        """Draw the numbers of a box with names, one cell each."""
         shown = (box.grads if self.backward else box.values)[box.shown]
         color, biggest = shades(-1, 1, (NEGATIVE, ZERO, POSITIVE)), float(np.abs(shown).max()) or 1.0
         is_share = not self.backward and box.title in ("weights", "p")
@@ -376,7 +376,7 @@ def _folded(summary: str, inside: str) -> str:
 
 
 def _products(sums: Products, most: int) -> str:
-    """The largest products, the sum of the others, and the total; then the folded longer list."""
+    """List the largest products, the sum of the others, and the total; then the folded longer list."""
     order = sums.order()
     first, rest = order[:FIRST_PRODUCTS], order[FIRST_PRODUCTS:]
     rows = [_product_row(sums, int(i)) for i in first]
@@ -413,7 +413,7 @@ def _product_row(sums: Products, i: int) -> str:
 
 
 def _strip(numbers: np.ndarray, name: str, height: int) -> str:
-    """Numbers as a row of colours; the largest in absolute value is full."""
+    """Draw numbers as a row of colours; the largest absolute value has the full colour."""
     drawn = np.asarray(numbers, dtype=np.float64)[:MOST_NUMBERS]
     biggest = float(np.abs(drawn).max()) or 1.0
     color = shades(-1, 1, (NEGATIVE, ZERO, POSITIVE))
@@ -429,24 +429,24 @@ def _strip(numbers: np.ndarray, name: str, height: int) -> str:
 
 
 def _svg_source(svg: str) -> str:
-    """A separate image, because JupyterLab removes inline SVG before a notebook is trusted."""
+    """Return an SVG as the source of an image, because JupyterLab removes inline SVG from untrusted notebooks."""
     return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
 
 
 def _png_source(levels: np.ndarray, palette: bytes) -> str:
-    """One row of pixels, each the number of a colour: a fifth of what the same takes as SVG."""
+    """Return one row of pixels, each the number of a colour, as a PNG, which is a fifth of the size of an SVG."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
-    header = struct.pack(">IIBBBBB", len(levels), 1, 8, 3, 0, 0, 0)  # 8 bits a pixel, 3: colours from a palette
+    header = struct.pack(">IIBBBBB", len(levels), 1, 8, 3, 0, 0, 0)  # 8 bits per pixel; 3: colours from a palette
     pixels = zlib.compress(b"\0" + levels.astype(np.uint8).tobytes(), 9)
     png = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"PLTE", palette) + chunk(b"IDAT", pixels)
     return "data:image/png;base64," + base64.b64encode(png + chunk(b"IEND", b"")).decode()
 
 
 def _words(trace: Trace, boxes: Boxes, layer: int, backward: bool) -> str:
-    """The picture in words."""
+    """Describe the picture in words."""
     config, p = trace.config, boxes.position
     text = "".join(trace.spell(id_) for id_ in trace.ids)
     probabilities = trace.probabilities(p)
@@ -456,7 +456,7 @@ def _words(trace: Trace, boxes: Boxes, layer: int, backward: bool) -> str:
     words = (
         f"Token {boxes.places[p]} of {text!r} on its way through a Qwen3 with {config.num_hidden_layers} layers: in "
         f"layer {layer}, head {boxes.head} looks most at token {boxes.places[most]} ({weights[most]:.0%}); "
-        f"likeliest next is {trace.spell(likely)!r} ({probabilities[likely]:.1%})."
+        f"the likeliest next token is {trace.spell(likely)!r} ({probabilities[likely]:.1%})."
     )
     if backward:
         asked = "".join(trace.spell(target) for target in trace.targets.values())

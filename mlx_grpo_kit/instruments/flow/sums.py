@@ -13,7 +13,7 @@ MINUS, TIMES, OVER, ROOT = "\N{MINUS SIGN}", "\N{MULTIPLICATION SIGN}", "\N{DIVI
 
 
 def digits(number: float, count: int = 4) -> str:
-    """`count` significant digits, with a minus sign as wide as a plus; an exact 0 is "0"."""
+    """Write a number with `count` significant digits and a minus sign as wide as a plus; an exact 0 is "0"."""
     if number == 0:
         return "0"
     return f"{number:#.{count}g}".rstrip(".").replace("-", MINUS)
@@ -51,11 +51,11 @@ class Products:
         return float(self.terms.sum()) * self.scale
 
     def order(self) -> np.ndarray:
-        """The positions of the products, the largest (in absolute value) first."""
+        """Return the positions of the products, largest absolute value first."""
         return np.argsort(-np.abs(self.terms), kind="stable")
 
     def place(self, index: int) -> str:
-        """The name of term `index`."""
+        """Return the name of term `index`."""
         return str(index) if self.places is None else self.places[index]
 
 
@@ -77,7 +77,7 @@ class Work:
 
 
 def summed(name: str, *sums: Products, after: str = "") -> Work:
-    """The Work of a number that is one sum of products, or several added up."""
+    """Make the Work of a number that is one sum of products, or several that are added up."""
     total = sum(each.total for each in sums)
     lines = [f"{name} = " + " + ".join(each.formula for each in sums) + after]
     if len(sums) > 1:

@@ -1,11 +1,11 @@
-// Generation as something to touch. The kernel sends a text's logits once; filters, temperature and what they make of
-// every probability are computed here, within a frame.
+// Interactive generation. The kernel sends a text's logits once; the effect of filters and temperature on every
+// probability is computed here, within a frame.
 
 const SHOWN = 10;  // bars
-const LEVEL = 44, STEP = 96, BOX = 60, ROOT = 96;  // pixels: a branch's line, from token to token, their boxes
+const LEVEL = 44, STEP = 96, BOX = 60, ROOT = 96;  // pixels: height of a branch, distance of tokens, widths of boxes
 
-// How many of the likeliest tokens each filter leaves, in the kit's order: top-k, min-p, top-p. Logits fall, so what a
-// filter keeps is always the first few.
+// The number of likeliest tokens that each filter keeps, in the kit's order: top-k, min-p, top-p. Logits are sorted in
+// descending order, so a filter always keeps the first few.
 const keptBy = (logits, {top_k: topK, min_p: minP, top_p: topP}) => {
   const kept = {"top-k": topK > 0 ? Math.min(topK, logits.length) : logits.length};
   kept["min-p"] = kept["top-k"];
@@ -14,7 +14,7 @@ const keptBy = (logits, {top_k: topK, min_p: minP, top_p: topP}) => {
     while (logits[kept["min-p"] - 1] < least) kept["min-p"] -= 1;
   }
   kept["top-p"] = kept["min-p"];
-  if (topP < 1) {  // what an earlier filter removed is shared out first
+  if (topP < 1) {  // probabilities are normalized after the earlier filters
     let total = 0, likelier = 0, count = 0;
     for (let place = 0; place < kept["min-p"]; place++) total += Math.exp(logits[place] - logits[0]);
     for (; count < kept["min-p"] && likelier < topP; count++) likelier += Math.exp(logits[count] - logits[0]) / total;
@@ -23,7 +23,7 @@ const keptBy = (logits, {top_k: topK, min_p: minP, top_p: topP}) => {
   return kept;
 };
 
-// What is drawn from: the first tokens' probabilities at this temperature, 0 being the likeliest alone.
+// The distribution to sample from: the first `count` tokens at this temperature, or only the likeliest at 0.
 const shared = (logits, count, temperature) => {
   if (temperature === 0) return Float64Array.of(1);
   const powers = Float64Array.from(logits.subarray(0, count), logit => Math.exp((logit - logits[0]) / temperature));
@@ -38,9 +38,9 @@ function render({model, el}) {
   const data = model.get("data");
   const settings = {...data.settings}, ends = new Set(data.ends);
   let prompt = data.prompt, nodes = new Map(), drawings = 0;
-  let here = "", wanted = "";  // where we are, and where we go as soon as the kernel has answered
+  let here = "", wanted = "";  // the chosen node, and the node to choose once the kernel has answered
 
-  // -- the tree: a node for each text, by the ids of the tokens behind the prompt ------------------------------------
+  // -- the tree: a node for each text, by the ids of the tokens after the prompt -------------------------------------
   const keyOf = path => path.join(" ");
   const learn = answer => {
     const bytes = Uint8Array.from(atob(answer.logits), letter => letter.charCodeAt(0));
@@ -66,7 +66,7 @@ function render({model, el}) {
     paths.filter(path => !nodes.has(keyOf(path))).forEach(grow);
     here = wanted = "";
   };
-  // A token's probability in the policy and in what is drawn from now.
+  // A token's probability in the policy and in the distribution to sample from.
   const shareOf = node => node.parent
     ? {policy: node.parent.policy[node.place], drawn: node.parent.drawn[node.place] ?? 0} : {policy: 1, drawn: 1};
   const pathOf = node => {
@@ -76,7 +76,7 @@ function render({model, el}) {
   };
   const textOf = node => node.parent ? `${textOf(node.parent)} ${node.name}` : prompt;
 
-  // -- going somewhere -----------------------------------------------------------------------------------------------
+  // -- choosing a node -----------------------------------------------------------------------------------------------
   const hear = answer => {
     complaint.hidden = !answer.complaint;
     complaint.textContent = answer.complaint ?? "";
@@ -89,7 +89,7 @@ function render({model, el}) {
       prompt = text.value = answer.prompt;
       begin([answer], []);
     } else {
-      if (answer.path.length && !nodes.has(keyOf(answer.path.slice(0, -1)))) return;  // of a tree that is gone
+      if (answer.path.length && !nodes.has(keyOf(answer.path.slice(0, -1)))) return;  // for an old tree
       learn(answer);
       if (wanted === keyOf(answer.path)) here = wanted;
     }
@@ -134,8 +134,8 @@ function render({model, el}) {
   text.value = prompt;
   const complaint = h("div", {class: "kit-complaint kit-passing", role: "alert", hidden: true});
   const button = (words, act) => h("button", {onclick: act}, words);
-  const draws = button("draw one", drawOne), likeliest = button("take the likeliest", () => force(nodes.get(here).ids[0]));
-  const back = button("one back", () => go(nodes.get(wanted).parent));
+  const draws = button("draw a token", drawOne), likeliest = button("take the likeliest", () => force(nodes.get(here).ids[0]));
+  const back = button("back one token", () => go(nodes.get(wanted).parent));
   const again = button("new tree", () => {
     const root = nodes.get("");
     root.children = [];
@@ -167,7 +167,7 @@ function render({model, el}) {
     title.replaceChildren("after ", h("span", {class: "kit-mono"}, textOf(node)));
     if (!node.logits) {
       bars.forEach(bar => { bar.node.hidden = true; });
-      rest.textContent = node.over ? "The text is over: nothing comes after an end token." : "…";
+      rest.textContent = node.over ? "The text has ended: nothing comes after an end token." : "…";
       return;
     }
     const filters = Object.entries(node.kept);
@@ -180,13 +180,13 @@ function render({model, el}) {
       bar.drawn.style.width = `${100 * share}%`;
       bar.words.textContent = outBy ? `out: ${outBy}` : percent(share);
       bar.node.classList.toggle("out", Boolean(outBy));
-      bar.node.setAttribute("aria-label", `${node.names[place]}: ${outBy ? `out, ${outBy}` : percent(share)}; `
-        + `the policy says ${percent(node.policy[place])}`);
+      bar.node.setAttribute("aria-label", `${node.names[place]}: ${outBy ? `removed by ${outBy}` : percent(share)}; `
+        + `${percent(node.policy[place])} in the policy`);
     });
     const sum = shares => Array.from(shares.subarray(SHOWN)).reduce((total, share) => total + share, 0);
     const more = node.logits.length - SHOWN;
     rest.textContent = `${node.kept["top-p"]} of ${node.logits.length} tokens kept.`
-      + (more > 0 ? ` The other ${more}: ${percent(sum(node.policy))} of the policy, ${percent(sum(node.drawn))} drawn.` : "");
+      + (more > 0 ? ` The ${more} without a bar: ${percent(sum(node.policy))} in the policy, ${percent(sum(node.drawn))} sampled.` : "");
   };
 
   // -- the picture of the tree ---------------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ function render({model, el}) {
           "stroke-width": 1 + 6 * share.drawn}));
       }
       const said = `${textOf(node)}${node.parent
-        ? `: ${percent(share.drawn)}, path ${percent(whole.drawn)}` : ", the beginning"}`;
+        ? `: ${percent(share.drawn)}, whole path ${percent(whole.drawn)}` : ", the beginning"}`;
       const act = event => {
         if (event.type === "keydown" && event.key !== "Enter" && event.key !== " ") return;
         event.preventDefault();
@@ -242,8 +242,8 @@ function render({model, el}) {
     picture.replaceChildren(...branches, ...boxes);
     const node = nodes.get(here), whole = pathOf(node);
     path.textContent = node.parent
-      ? `${textOf(node)}: ${percent(whole.drawn)} as it is drawn now, ${percent(whole.policy)} in the policy.`
-      : "Click a bar, and the tree grows by it. Click a box to go on from there.";
+      ? `${textOf(node)}: ${percent(whole.drawn)} with these settings, ${percent(whole.policy)} in the policy.`
+      : "Click a bar to add its token to the tree. Click a box to continue from there.";
   };
 
   const draw = () => {
@@ -273,7 +273,7 @@ function render({model, el}) {
     complaint,
     h("div", {class: "both"},
       h("div", {class: "bars"}, title, h("div", {class: "key kit-soft"}, h("i", {class: "policy"}), "the policy",
-        h("i", {class: "drawn"}), "what is drawn from"), bars.map(bar => bar.node), rest),
+        h("i", {class: "drawn"}), "sampled with these settings"), bars.map(bar => bar.node), rest),
       h("div", {class: "tree"}, path, picture)));
   begin(data.nodes, data.paths);
   draw();

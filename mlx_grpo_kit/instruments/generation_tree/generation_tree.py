@@ -1,6 +1,6 @@
-"""Interactive generation: chapter 13's filters on live bars, and a tree of possible answers.
+"""Interactive generation: chapter 13's filters as live bars, and a tree of possible answers.
 
-show_generation_tree(config, params, tokenizer, "27+38=", answers=["55", "65"])      # ends a cell
+show_generation_tree(config, params, tokenizer, "27+38=", answers=["55", "65"])      # at the end of a cell
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mlx_grpo_kit.qwen3 import Qwen3Config, qwen3_forward
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.runtime import mx
 
-NAMED = 200  # only this many of the likeliest tokens have names: the visible ones
+NAMED = 200  # the number of likeliest tokens that have names; the others are never visible
 KEPT = 64  # the number of texts whose logits are cached
 
 
@@ -30,16 +30,18 @@ def show_generation_tree(
     answers: Sequence[str] = (),
     sampling: SamplingConfig | None = None,
 ) -> GenerationTree:
-    """Bars of the next token, with temperature and filters, and a tree that grows with clicks; ends a cell.
+    """Show the next token's probabilities as bars, with temperature and filters, and a tree that grows with clicks.
+
+    Put it at the end of a cell.
 
     Args:
-        prompt: the text at the root of the tree. You can type another above it.
+        prompt: the text at the root of the tree. You can type another one above the tree.
         answers: the initial answers in the tree, each followed by an end token.
         sampling: the initial temperature and filters; None means the unfiltered policy.
 
     Raises:
-        ValueError: an empty prompt, a character that the tokenizer does not know, more tokens than positions, or an
-            answer with a token that is not among the NAMED likeliest.
+        ValueError: the prompt is empty, the tokenizer does not know a character, there are more tokens than positions,
+            or a token of an answer is not among the NAMED likeliest.
     """
     sampling = sampling or SamplingConfig()
 
@@ -47,7 +49,7 @@ def show_generation_tree(
     def look(prompt: str, path: tuple[int, ...]) -> dict[str, Any]:
         ids = [*tokenizer.encode(prompt), *path]
         if not ids:
-            raise ValueError("The prompt is empty; expected at least one character to go on from.")
+            raise ValueError("The prompt is empty; expected at least one character to continue from.")
         if len(ids) > config.max_position_embeddings:
             raise ValueError(
                 f"The text has {len(ids)} tokens; the model has {config.max_position_embeddings} positions."
@@ -69,7 +71,7 @@ def show_generation_tree(
             if id_ not in look(prompt, tuple(path[:step]))["ids"]:
                 raise ValueError(
                     f"Answer {answer!r} has the token {_name(tokenizer, id_)}, which is not among the {NAMED} "
-                    "likeliest in its place; expected one that has a bar."
+                    "likeliest at its position; expected a token that has a bar."
                 )
     return GenerationTree(
         prompt,
@@ -86,7 +88,7 @@ def show_generation_tree(
 
 
 def _name(tokenizer: Tokenizer, id_: int) -> str:
-    """A token's text in quotes, "end", or its name if it has no text."""
+    """Return a token's text in quotes, "end" for an end token, or the token's name if it has no text."""
     if id_ in tokenizer.eos_token_ids:
         return "end"
     if id_ >= tokenizer.vocab_size:

@@ -9,17 +9,17 @@ from typing import Any
 from mlx_grpo_kit.viz.chart import Chart, text
 from mlx_grpo_kit.viz.style import COLORS, POSITIVE, percent
 
-GRAY = COLORS[5]  # for probabilities outside of the tree
-BAR, ROW, STEP, WIDE = 24, 44, 92, 56  # pixels: a bar's line, a branch's line, from token to token, a token's box
+GRAY = COLORS[5]  # for probabilities outside the tree
+BAR, ROW, STEP, WIDE = 24, 44, 92, 56  # pixels: height of a bar and of a branch, distance of tokens, width of their box
 
 
 def draw_tree(
     prompt: str, nodes: Sequence[Mapping[str, Any]], paths: Sequence[Sequence[int]], bars: int = 8
 ) -> tuple[Chart, str]:
-    """(chart, words): bars of the token after the prompt, and the tree of `paths`, with probabilities.
+    """Draw bars of the token after the prompt, and the tree of `paths`, with probabilities; return (chart, words).
 
     Args:
-        prompt, nodes, paths: those of the widget `GenerationTree`, every beginning of a path among them.
+        prompt, nodes, paths: as in the widget `GenerationTree`; every beginning of a path is a path, too.
         bars: the number of likeliest tokens to show.
     """
     shares = {tuple(node["path"]): _shares(node) for node in nodes}
@@ -92,7 +92,7 @@ class _Drawing:
 
 
 def _shares(node: Mapping[str, Any]) -> dict[int, float]:
-    """The policy's probabilities of the likeliest tokens."""
+    """Return the policy's probabilities of the likeliest tokens, by id."""
     import numpy as np
 
     logits = np.frombuffer(base64.b64decode(node["logits"]), "<f4").astype(np.float64)

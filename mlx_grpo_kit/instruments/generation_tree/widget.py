@@ -21,11 +21,11 @@ class GenerationTree(BrowserWidget):
     Args:
         prompt: the text at the root.
         paths: the initial paths in the tree, lists of token ids.
-        settings: "temperature", "top_k" (0: off), "top_p" (1: off) and "min_p" (0: off) at first.
+        settings: the initial values of "temperature", "top_k" (0: off), "top_p" (1: off) and "min_p" (0: off).
         ends: the ids of end tokens.
-        look: a function from a prompt and the following token ids to the next token's distribution: {"path": those ids,
-            "ids" and "names" of the likeliest tokens, the likeliest first, "logits": all tokens', falling, float32 in
-            base64}. The message of a ValueError is shown.
+        look: a function from a prompt and the following token ids to the next token's distribution: {"path": these ids,
+            "ids" and "names" of the likeliest tokens, likeliest first, "logits" of all tokens, in descending order, as
+            float32 in base64}. The message of a ValueError is shown.
     """
 
     source = Path(__file__).with_name("generation_tree")
@@ -47,9 +47,9 @@ class GenerationTree(BrowserWidget):
         )
 
     def answer(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The distribution of the next token after another text."""
+        """Return the distribution of the next token after another text."""
         return {"prompt": question["prompt"], **self._look(question["prompt"], question["path"])}
 
     def draw_still(self) -> Picture:
-        """The initial tree as a picture, with the policy's own probabilities."""
+        """Draw the initial tree, with the policy's own probabilities."""
         return as_picture(*draw_tree(self.data["prompt"], self.data["nodes"], self.data["paths"]))

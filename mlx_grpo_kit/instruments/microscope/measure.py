@@ -43,7 +43,7 @@ class FrozenBatch:
         completion_mask: [B, T] bool.
         logps: [B, T] for each policy, 0 where masked. The first policy is the one that sampled.
         entropies: [B, T] for each policy, 0 where masked.
-        ref_logps: [B, T], those of the reference of a KL penalty.
+        ref_logps: [B, T], under the reference policy of a KL penalty.
     """
 
     num_generations: int
@@ -59,9 +59,9 @@ class Reading:
     """The effect of one loss on a frozen batch under one of its policies. NumPy arrays.
 
     Attributes:
-        loss, metrics: floats, those of `grpo_loss_and_metrics`.
-        means, stds: [B / num_generations], of each group's rewards; the standard deviation divides by n - 1, and is NaN
-            if only one completion has a reward.
+        loss, metrics: floats from `grpo_loss_and_metrics`.
+        means, stds: [B / num_generations], of each group's rewards. The standard deviation divides by n - 1, and is NaN
+            if fewer than two completions have a reward.
         advantages: [B].
         log_ratios: [B, T], log-probability now minus that of the policy that sampled.
         clips: [B, T], -1 where the ratio fell too low, +1 where it rose too high, 0 elsewhere. In the clipped losses
@@ -93,10 +93,10 @@ def freeze(
     """Run each policy over the completions of a step, and keep its log-probability and entropy of every token.
 
     Args:
-        policies: parameters. The first are those that sampled the completions; the others are later ones.
-        completions: those of a TrainStep, with those of a prompt adjacent.
+        policies: the parameters of each policy, first of the one that sampled the completions, then of later ones.
+        completions: the completions of a TrainStep, in which those of a prompt are adjacent.
         args: the run's settings, of which `num_generations` and `temperature` are used.
-        ref_params: the policy that a KL penalty pulls towards; None is the first of the policies.
+        ref_params: the policy that a KL penalty pulls toward; None means the first policy.
 
     Raises ValueError if there is no policy, if the completions do not divide into groups, and like `pad_batch`.
     """
@@ -105,7 +105,7 @@ def freeze(
     if not completions or len(completions) % args.num_generations:
         raise ValueError(
             f"{len(completions)} completions do not divide into groups of num_generations={args.num_generations}; "
-            "expected those of a whole step, and the settings that they were sampled with."
+            "expected the completions of a whole step, and the settings that they were sampled with."
         )
     batch = _pad(config, completions)
     mask = batch.completion_mask
@@ -128,7 +128,7 @@ def examine(
     scale_rewards: str = "group",
     advantage_estimator: str = "grpo",
 ) -> Reading:
-    """The effect of the loss on each token of the batch.
+    """Compute the effect of the loss on each token of the batch.
 
     Args:
         loss_config: the loss.
@@ -141,7 +141,7 @@ def examine(
     loss_config = loss_config or GRPOLossConfig()
     rewards = frozen.rewards if rewards is None else np.array(rewards, np.float64)  # None becomes NaN
     if rewards.shape != frozen.rewards.shape:
-        raise ValueError(f"There are {rewards.size} rewards; expected {frozen.rewards.size}, one a completion.")
+        raise ValueError(f"There are {rewards.size} rewards; expected {frozen.rewards.size}, one per completion.")
     advantages = compute_advantages(
         rewards, frozen.num_generations, scale_rewards, advantage_estimator=advantage_estimator
     )
@@ -178,16 +178,16 @@ def take_updates(
     num_updates: int,
     ref_params: Mapping[str, mx.array] | None = None,
 ) -> list[dict[str, mx.array]]:
-    """Learn from the same completions several times, and return every policy on the way, `num_updates` + 1 of them.
+    """Learn from the same completions several times, and return the policy before and after each of `num_updates`.
 
-    The first is `params`. The others are those of `GRPOTrainer` with `num_iterations`, with a new optimizer and the
-        learning rate of `args`: from the second update on the ratios are no longer 1.
+    The first is `params`. The others equal those of `GRPOTrainer` with `num_iterations`, a new optimizer and the
+    learning rate of `args`. From the second update on, ratios are no longer 1.
 
     Args:
         params: the policy that sampled the completions, in float32.
-        completions: those of a TrainStep, with their advantages.
+        completions: the completions of a TrainStep, with their advantages.
         args: the run's settings.
-        ref_params: the policy that `beta` pulls towards; None is `params`.
+        ref_params: the policy that `beta` pulls toward; None means `params`.
     """
     batch = _pad(config, completions)
     loss_config = args.loss(args.max_completion_length or batch.completion_ids.shape[1])
@@ -222,7 +222,7 @@ def _pad(config: Qwen3Config, completions: Sequence[Completion]) -> PaddedBatch:
     prompts, answers = [each.prompt_ids for each in completions], [each.completion_ids for each in completions]
     batch = pad_batch(config, prompts, answers)
     written = [getattr(each, "token_mask", None) or [True] * len(each.completion_ids) for each in completions]
-    return replace(batch, completion_mask=mx.array(padded(written)))  # tokens of tool results are not the policy's
+    return replace(batch, completion_mask=mx.array(padded(written)))  # the policy did not write tool results
 
 
 def _clips(events: Mapping[str, mx.array], mask: mx.array) -> np.ndarray:

@@ -1,16 +1,16 @@
-// The microscope. Rewards are dragged here and their advantages computed here, within a frame; everything that the loss
-// says is asked for, and what a new answer has changed is marked.
+// The microscope. The advantages of dragged rewards are computed here, within a frame. Everything that depends on the
+// loss is requested from the kernel, and the numbers that an answer changes are marked.
 
-const ROW = 30, AXIS = 140, ADVANTAGE = 250, PUSH = 382, WIDE = 458;  // pixels: an answer's line, and where its parts stand
-const FIRST = 24;  // tokens of an answer that are seen before it is chosen
+const ROW = 30, AXIS = 140, ADVANTAGE = 250, PUSH = 382, WIDE = 458;  // pixels: height of a row, positions of its parts
+const FIRST = 24;  // tokens of an answer that are shown before it is chosen
 const MEASURES = {
-  pushes: "push: what the next update does to it",
-  log_ratios: "log-ratio: how far it has moved",
+  pushes: "push: what the next update does to the token",
+  log_ratios: "log-ratio: how far the token has moved",
   clips: "clip state",
   entropies: "entropy: how unsure the policy was",
 };
 
-// compute_advantages of mlx_grpo_kit/grpo/advantages.py, in its arithmetic: float32 rewards in float64.
+// The arithmetic of compute_advantages in mlx_grpo_kit/grpo/advantages.py: float32 rewards, computed in float64.
 const advantagesOf = (rewards, numGenerations, scale, estimator) => {
   const values = rewards.map(reward => reward === null ? null : Math.fround(reward));
   const meanOf = some => some.length ? some.reduce((sum, value) => sum + value, 0) / some.length : 0;
@@ -18,7 +18,7 @@ const advantagesOf = (rewards, numGenerations, scale, estimator) => {
     const mean = meanOf(some);
     return Math.sqrt(some.reduce((sum, value) => sum + (value - mean) ** 2, 0) / Math.max(some.length - 1, 1));
   };
-  const measured = [], advantages = [], means = [], stds = [];  // "batch" divides by the spread of what is measured
+  const measured = [], advantages = [], means = [], stds = [];  // "batch" divides by the spread of `measured`
   for (let start = 0; start < values.length; start += numGenerations) {
     const group = values.slice(start, start + numGenerations), known = group.filter(value => value !== null);
     const mean = meanOf(known), std = stdOf(known);
@@ -50,10 +50,10 @@ function render({model, el}) {
   const size = batch.num_generations, own = batch.completions.map(each => each.reward);
   const settings = {...first, rewards: first.rewards ?? [...own]};
   const chosen = {answer: 0, token: 0, measure: "pushes", hovered: null};
-  let reading = start, group = settings.group;  // what is shown, and what `settings` ask for is on its way
+  let reading = start, group = settings.group;  // what is shown; `settings` may already ask for more
   const rows = () => Array.from({length: size}, (_, place) => group * size + place);
 
-  // A number that says when it changes: what a new reading brought is marked until the next one.
+  // Show a number, and mark it until the next reading if this reading has changed it.
   let changes = 0, shown = 0;
   const number = (node, text) => {
     shown += 1;
@@ -112,7 +112,7 @@ function render({model, el}) {
     if (typed === settings[setting]) return;
     set(setting)(typed);
   };
-  const high = () => {  // cispo's epsilon_high is the largest weight itself
+  const high = () => {  // for cispo, epsilon_high is the largest weight itself
     const value = settings[settings.loss_type === "cispo" ? "cap" : "epsilon_high"];
     epsilonHigh.value = value ?? "";
     epsilonHigh.placeholder = "epsilon";
@@ -131,7 +131,7 @@ function render({model, el}) {
     settings.rewards = [...own];
     drawRewards();
     askAgain();
-  }}, "rewards as they were");
+  }}, "reset rewards");
 
   let limits = [0, 1], step = 0.05;
   const findLimits = () => {
@@ -156,7 +156,7 @@ function render({model, el}) {
     const title = (x, words) => s("text", {class: "words", x, y: 19}, words);
     answers.replaceChildren();
     axis.replaceChildren(spread, mean, title(12, "reward (drag it)"), title(ADVANTAGE - 30, "advantage"),
-      title(PUSH - 45, "push, in all"), meanWords);
+      title(PUSH - 45, "total push"), meanWords);
     lines = rows().map((row, place) => {
       const y = ROW * (place + 1) + ROW / 2, completion = batch.completions[row];
       const spans = completion.tokens.slice(0, FIRST).map(token => h("span", {class: "kit-mono piece"}, token));
@@ -310,7 +310,7 @@ function render({model, el}) {
     detailHead.textContent = `token ${place + 1} of ${tokenNodes.length}: ${name}`;
     const which = `${group} ${chosen.answer} ${place}`;
     for (const [key, node] of details) {
-      if (which !== described) delete node.dataset.said;  // another token's number has not changed
+      if (which !== described) delete node.dataset.said;  // the number of another token does not count as a change
       number(node, texts[key]);
     }
     described = which;
@@ -358,12 +358,12 @@ function render({model, el}) {
     label("prompt", choice("prompt", prompts, group, value => { settings.group = Number(value); askAgain(); })),
     batch.updates ? slider("updates", 0, batch.updates, 1, settings.update, ofUpdate, set("update")) : null,
     label("loss type", choice("loss type", same(batch.loss_types), settings.loss_type, set("loss_type"))),
-    label("ratio of a", choice("importance sampling level", same(batch.importance_sampling_levels),
+    label("ratio per", choice("importance sampling level", same(batch.importance_sampling_levels),
       settings.importance_sampling_level, set("importance_sampling_level"))),
     slider("epsilon", 0, 1, 0.01, settings.epsilon, value => value.toFixed(2), set("epsilon")),
     h("label", {class: "control"}, highName, epsilonHigh),
     slider("beta", 0, 1, 0.01, settings.beta, value => value.toFixed(2), set("beta")),
-    label("advantages of", choice("advantage estimator", same(batch.advantage_estimators), settings.advantage_estimator,
+    label("advantages by", choice("advantage estimator", same(batch.advantage_estimators), settings.advantage_estimator,
       value => { settings.advantage_estimator = value; drawRewards(); askAgain(); })),
     label("scaled by", choice("scale rewards", same(batch.scale_rewards), settings.scale_rewards,
       value => { settings.scale_rewards = value; drawRewards(); askAgain(); })),
@@ -375,7 +375,7 @@ function render({model, el}) {
     h("div", {class: "kit-row"}, heading,
       label("colour", choice("colour", MEASURES, chosen.measure, value => { chosen.measure = value; redraw(); })), reset),
     cells, legend, detail));
-  const redraw = () => {  // another measure is no change of a number
+  const redraw = () => {  // showing another measure does not count as a change
     tokenNodes.forEach(({value}) => delete value.dataset.said);
     drawTokens();
   };

@@ -1,14 +1,14 @@
-"""The microscope for a training step: the effect of the loss on every token, and of other losses.
+"""The microscope for a training step: the effect of its loss, and of other losses, on every token.
 
     args = GRPOConfig(learning_rate=3e-4, num_generations=8, per_device_train_batch_size=64)
     trainer = GRPOTrainer(config, params, tokenizer, Addition(), args)
     before = trainer.params
     step = next(trainer.train(max_steps=trainer.step + 1))
     policies = take_updates(config, before, step.completions, args, 4)
-    show_microscope(config, policies, tokenizer, step.completions, args)     # ends a cell
+    show_microscope(config, policies, tokenizer, step.completions, args)     # at the end of a cell
 
-`policies` are the one that sampled the completions and later ones. `[before, trainer.params]` is the simplest choice;
-`take_updates` continues to learn from the same completions, on a copy, until ratios leave the clip range.
+`policies` are the one that sampled the completions, and later ones. `[before, trainer.params]` is the simplest choice.
+`take_updates` learns from the same completions several times, on a copy, so that ratios leave the clip range.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from mlx_grpo_kit.runtime import mx
 __all__ = ["show_microscope", "take_updates"]
 
 NORMALIZED = (
-    "This run normalizes the rewards of each function by themselves and then adds them up (normalize_then_sum). The "
-    "advantages here are of the summed rewards, so they, the loss and the pushes are not quite the run's."
+    "This run normalizes the rewards of each function separately and then adds them up (normalize_then_sum). The "
+    "microscope computes advantages from the summed rewards, so its advantages, loss and pushes differ from the run's."
 )
-CAP = 5.0  # of cispo's weights: MiniMax-M1's and TRL's recommendation
+CAP = 5.0  # for cispo's weights, as MiniMax-M1 and TRL recommend
 
 
 def show_microscope(
@@ -48,18 +48,18 @@ def show_microscope(
     group: int = 0,
     update: int | None = None,
 ) -> Microscope:
-    """A step's completions with rewards, advantages and every token's ratio, clip, entropy and push; ends a cell.
+    """Show a step's completions with rewards, advantages and every token's ratio, clip, entropy and push.
 
-    Its controls start with the settings of the run. `examine` computes their effect from log-probabilities that this
-    function computes once.
+    Put it at the end of a cell. Its controls start with the settings of the run. `examine` computes their effect from
+    log-probabilities that this function computes once.
 
     Args:
-        policies: parameters, first those that sampled the completions, then later ones.
-        completions: those of a TrainStep.
+        policies: the parameters of each policy, first of the one that sampled the completions, then of later ones.
+        completions: the completions of a TrainStep.
         args: the run's settings.
-        ref_params: the policy that `beta` pulls towards; None is the first of the policies.
+        ref_params: the policy that `beta` pulls toward; None means the first policy.
         group: the prompt that is shown first, from 0.
-        update: the policy that is shown first; None is the last.
+        update: the policy that is shown first; None means the last.
 
     Raises:
         ValueError: like `freeze`, or there is no such group or update.
@@ -100,7 +100,7 @@ def show_microscope(
 
 
 def _look(frozen: FrozenBatch, base: GRPOLossConfig, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of the microscope under these settings, as JSON."""
+    """Compute the content of the microscope under these settings, as JSON."""
     chosen = {name: settings[name] for name in ("loss_type", "importance_sampling_level", "epsilon", "beta")}
     epsilon_high = settings["cap" if settings["loss_type"] == "cispo" else "epsilon_high"]
     reading = examine(
@@ -139,7 +139,7 @@ def _look(frozen: FrozenBatch, base: GRPOLossConfig, settings: Mapping[str, Any]
 
 
 def _rounded(values: np.ndarray) -> list[float]:
-    """The significant digits of a float32, in few characters."""
+    """Round numbers to the significant digits of a float32, to save characters."""
     return [float(f"{value:.6g}") for value in values.tolist()]
 
 

@@ -9,14 +9,14 @@ from mlx_grpo_kit.viz.chart import Chart
 from mlx_grpo_kit.viz.sheet import shades
 from mlx_grpo_kit.viz.style import COLORS, FAINT, INK, NEGATIVE, POSITIVE, ZERO, three_digits
 
-ROW, CELL, MOST_CELLS = 42, 64, 9  # pixels of an answer's line and of a token; tokens that a line has room for
+ROW, CELL, MOST_CELLS = 42, 64, 9  # pixels: height of a row, width of a token; tokens that fit into a row
 MINUS = "\N{MINUS SIGN}"
 
 
 def draw_microscope(
     batch: Mapping[str, Any], settings: Mapping[str, Any], reading: Mapping[str, Any]
 ) -> tuple[Chart, str]:
-    """(chart, words): the answers to one prompt, one line each. The arguments are those of the widget `Microscope`."""
+    """Draw the answers to one prompt, one per row; return (chart, words). The arguments are those of `Microscope`."""
     size, group = batch["num_generations"], reading["group"]
     rows = range(group * size, (group + 1) * size)
     answers = [batch["completions"][row] for row in rows]

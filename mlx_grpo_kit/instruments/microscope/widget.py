@@ -16,11 +16,11 @@ from mlx_grpo_kit.viz.picture import Picture, as_picture
 
 
 class Microscope(BrowserWidget):
-    """Choose a prompt, an answer, a token; move the loss's settings, and drag rewards.
+    """A widget in which you choose a prompt, an answer and a token, change the loss's settings, and drag rewards.
 
     Args:
-        batch: the fixed data: "completions", a list of {"prompt", "text", "tokens", "reward", "finished"}, with those
-            of a prompt adjacent, where "tokens" are texts and "reward" is a number or None; "num_generations";
+        batch: the fixed data: "completions", a list of {"prompt", "text", "tokens", "reward", "finished"}, in which
+            those of a prompt are adjacent, "tokens" are texts and "reward" is a number or None; "num_generations";
             "updates", the number of policies after the one that sampled; and the choices "loss_types",
             "importance_sampling_levels", "scale_rewards" and "advantage_estimators"; "note", a remark about these
             numbers, usually "".
@@ -46,9 +46,9 @@ class Microscope(BrowserWidget):
         super().__init__({"batch": batch, "settings": settings, "reading": look(settings)})
 
     def answer(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The reading for other settings."""
+        """Return the reading for other settings."""
         return self._look(question)
 
     def draw_still(self) -> Picture:
-        """The first reading as a picture."""
+        """Draw the first reading."""
         return as_picture(*draw_microscope(self.data["batch"], self.data["settings"], self.data["reading"]))

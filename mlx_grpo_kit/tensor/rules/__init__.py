@@ -1,1 +1,1 @@
-"""The operations, and the rule by which each passes a gradient back. `rule.py` says how to read them."""
+"""The operations, and the rule by which each passes a gradient back. `rule.py` explains how to read the rules."""

@@ -1,4 +1,4 @@
-"""Two operations of transformers that are made of others, so their gradients come by themselves."""
+"""Two operations of transformers that are composed of others and so need no gradient rules of their own."""
 
 from __future__ import annotations
 
@@ -18,18 +18,21 @@ __all__ = ["dropout", "scaled_dot_product_attention"]
 def scaled_dot_product_attention(query, key, value, mask=None, is_causal=False, scale=None) -> Tensor:
     """softmax(query @ key^T * scale) @ value (Vaswani et al., 2017, equation 1).
 
-    query [..., L, D], key [..., S, D], value [..., S, E] -> [..., L, E]. A query that may look nowhere gives nan.
+    query [..., L, D], key [..., S, D], value [..., S, E] -> [..., L, E]. A query that may attend to no key gives nan.
 
     Args:
-        mask: broadcast to [..., L, S]: True where a query may look, or numbers that are added to the scores.
-        is_causal: a query looks at its own position and those before.
-        scale: of the scores; 1 / sqrt(D) if not given.
+        mask: an array that broadcasts to [..., L, S]: True where a query may attend, or numbers to add to the scores.
+        is_causal: True to let a query attend only to its own position and the positions before it.
+        scale: the factor of the scores; 1 / sqrt(D) by default.
+
+    Raises:
+        ValueError: both a mask and is_causal are given, or the shapes do not fit.
     """
     if is_causal:
         if mask is not None:
             raise ValueError(
-                "scaled_dot_product_attention: a mask and is_causal=True; expected one of them. "
-                "np.tri(L, S, dtype=bool) & mask is both."
+                "scaled_dot_product_attention: got a mask and is_causal=True; expected one of them. "
+                "To combine them, pass np.tri(L, S, dtype=bool) & mask."
             )
         mask = np.tri(query.shape[-2], key.shape[-2], dtype=bool)
     scale = 1 / math.sqrt(max(query.shape[-1], 1)) if scale is None else scale
@@ -41,11 +44,14 @@ def scaled_dot_product_attention(query, key, value, mask=None, is_causal=False, 
 
 
 def dropout(x, p=0.5, training=True, rng=None) -> Tensor:
-    """Set each element to 0 with probability p and scale the others by 1 / (1 - p), so that the mean stays.
+    """Set each element to 0 with probability p and scale the others by 1 / (1 - p), which keeps the mean.
 
     Args:
-        x: comes back unchanged without `training`.
-        rng: a numpy.random.Generator, for results that can be repeated.
+        x: a tensor of any shape, which is returned unchanged if `training` is False.
+        rng: a numpy.random.Generator, for repeatable results.
+
+    Raises:
+        ValueError: p is not between 0 and 1.
     """
     if not 0 <= p <= 1:
         raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}.")

@@ -1,11 +1,11 @@
 """Convolution and pooling over images [N, C, H, W], as matrix products and slices.
 
-Every position of the kernel sees a shifted, strided slice of the image, so a Python loop of 3 * 3 steps handles all
-images, channels and pixels at once. Convolution stacks these slices up as the rows of a matrix (im2col), and one matrix
-product does the rest.
+Each element of the kernel meets a shifted, strided slice of the image. For a 3x3 kernel, a Python loop of 3 * 3 steps
+therefore handles all images, channels and pixels. Convolution stacks these slices as the rows of a matrix (im2col), and
+one matrix product does the rest.
 
-Images are kept with the channels outermost in memory ([C, N, H, W], seen as [N, C, H, W]): that is what the product
-returns, and what the next one needs.
+In memory, the channels are the outermost axis ([C, N, H, W], viewed as [N, C, H, W]), because the product returns this
+layout and the next convolution needs it.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class MaxPool2d(Function):
             if best is None:
                 best, winner = candidate.copy(), np.zeros(candidate.shape, np.uint16)
             else:
-                better = (candidate > best) | np.isnan(candidate)  # the first of equals stays, and a nan goes through
+                better = (candidate > best) | np.isnan(candidate)  # the first of equal values wins; a nan always wins
                 np.copyto(best, candidate, where=better)
                 winner[better] = number
         ctx.windows, ctx.winner = windows, winner
@@ -118,13 +118,17 @@ class AvgPool2d(Function):
 
 
 class Windows:
-    """The positions of a kernel of some size on its way over padded images.
+    """The positions of a kernel that slides over padded images.
 
-    To iterate gives row and column in the kernel, and the slice of the padded images that it sees over all stops.
+    Iterating yields (row, column, slice) for each element of the kernel. The slice selects the pixels of the padded
+    images that this element meets over all positions of the kernel.
 
     Attributes:
-        out: how many stops there are down and across.
-        padded_shape: of the padded images, channels first: [C, N, H + 2 * padding, W + 2 * padding].
+        out: the number of positions of the kernel, down and across.
+        padded_shape: the shape of the padded images, channels first: [C, N, H + 2 * padding, W + 2 * padding].
+
+    Raises:
+        ValueError: a size is not a whole number or too small, or the kernel is larger than the padded image.
     """
 
     def __init__(
@@ -137,7 +141,7 @@ class Windows:
         self.kernel, self.stride, self.padding = kernel, _pair(stride), _pair(padding)
         for name, pair, least in (("kernel size", kernel, 1), ("stride", self.stride, 1), ("padding", self.padding, 0)):
             if len(pair) != 2 or not all(isinstance(each, int | np.integer) and each >= least for each in pair):
-                raise ValueError(f"{name} is {pair}; expected a whole number of at least {least}, or a pair of them.")
+                raise ValueError(f"{name} is {pair}; expected whole numbers of at least {least}: one, or a pair.")
         batch, channels, *image = shape
         padded = [size + 2 * border for size, border in zip(image, self.padding, strict=True)]
         if any(long > size for long, size in zip(kernel, padded, strict=True)):
@@ -167,7 +171,7 @@ class Windows:
         return padded
 
     def unpad(self, padded: np.ndarray) -> np.ndarray:
-        """The images without their border, as a view."""
+        """Return a view of the images without their border."""
         (down, across), (height, width) = self.padding, padded.shape[2:]
         return padded[:, :, down : height - down, across : width - across]
 
@@ -176,19 +180,25 @@ def conv2d(x, weight, bias=None, stride=1, padding=0, groups=1) -> Tensor:
     """Slide kernels over images and take dot products (a cross-correlation, as in torch).
 
     x [N, C, H, W], weight [O, C / groups, KH, KW], bias [O] -> [N, O, H', W'], where H' is
-    (H + 2 * padding - KH) // stride + 1. `stride` and `padding` are numbers or pairs. With groups, an output channel
-    sees only its own share of the input channels.
+    (H + 2 * padding - KH) // stride + 1. `stride` and `padding` are numbers or pairs. With `groups`, an output channel
+    sees only its own share of the input channels. Raises ValueError if the shapes do not fit.
     """
     return Conv2d.apply(x, weight, bias, stride=stride, padding=padding, groups=groups)
 
 
 def max_pool2d(x, kernel_size, stride=None, padding=0) -> Tensor:
-    """The largest of each window; the first of equals gets the gradient. `stride` is the kernel size if not given."""
+    """Take the maximum of each window of x [N, C, H, W]. `stride` defaults to the kernel size.
+
+    The first of several equal maxima gets the gradient. Raises ValueError if the sizes do not fit.
+    """
     return MaxPool2d.apply(x, kernel_size=kernel_size, stride=stride, padding=padding)
 
 
 def avg_pool2d(x, kernel_size, stride=None, padding=0) -> Tensor:
-    """The mean of each window, zeros of the padding included."""
+    """Take the mean of each window of x [N, C, H, W], including the zeros of the padding.
+
+    `stride` defaults to the kernel size. Raises ValueError if the sizes do not fit.
+    """
     return AvgPool2d.apply(x, kernel_size=kernel_size, stride=stride, padding=padding)
 
 

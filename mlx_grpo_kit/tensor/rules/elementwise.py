@@ -1,8 +1,8 @@
-"""Operations that treat every element alike, and their derivatives.
+"""Elementwise operations and their derivatives.
 
-At the edges and at nan, values and derivatives are torch's: IEEE arithmetic gives inf and nan where a formula divides
-by zero, kinks have the derivative that torch gives them. `safe_div`, `safe_sqrt` and `safe_log` have finite derivatives
-at every finite number.
+At edge cases and at nan, values and derivatives equal torch's: IEEE arithmetic gives inf and nan where a formula
+divides by zero, and kinks have the derivative that torch gives them. `safe_div`, `safe_sqrt` and `safe_log` have finite
+derivatives at every finite number.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def mul(a, b):
 
 @rule(a=lambda g, b: g / b, b=lambda g, b, out: -g * (out / b))
 def div(a, b):
-    """a / b. Division by zero gives inf or nan, as IEEE 754 has it; see `safe_div`."""
+    """a / b. Division by zero gives inf or nan, as in IEEE 754; see `safe_div`."""
     return np.true_divide(a, b)
 
 
@@ -79,18 +79,18 @@ def neg(x):
     return np.negative(x)
 
 
-# 0 ** 0 is 1 whatever the 0 below does next: its derivative is 0, and not the 0 * inf that the formula would give.
+# x ** 0 is 1 for every x, so the derivative is 0 even at x = 0, where the formula would give 0 * inf.
 @rule(
     base=lambda g, base, exponent: np.where(exponent == 0, 0, g * exponent * _power(base, exponent - 1)),
     exponent=lambda g, base, exponent, out: g * np.where((base == 0) & (exponent >= 0), 0, out * np.log(base)),
 )
 def pow(base, exponent):
-    """base ** exponent. A negative base takes whole exponents; its derivative in the exponent is nan."""
+    """base ** exponent. A negative base needs whole exponents; the derivative by the exponent is nan there."""
     return _power(base, exponent)
 
 
 def _power(base, exponent):
-    # NumPy has fast loops for squares, square roots and inverses, which it takes for exponents that are plain numbers.
+    # NumPy has fast loops for squares, square roots and reciprocals, which it uses only if the exponent is a number.
     if exponent.ndim:
         return base**exponent
     number = exponent.item()
@@ -105,7 +105,7 @@ def exp(x):
 
 @rule(x=lambda g, x: g / x)
 def log(x):
-    """The natural logarithm: -inf at 0, nan below. See `safe_log`."""
+    """The natural logarithm: -inf at 0, nan below 0. See `safe_log`."""
     return np.log(x)
 
 
@@ -123,7 +123,7 @@ def log10(x):
 
 @rule(x=lambda g, out: g / (2 * out))
 def sqrt(x):
-    """The square root: its derivative is inf at 0, and both are nan below. See `safe_sqrt`."""
+    """The square root. Its derivative is inf at 0; below 0 both are nan. See `safe_sqrt`."""
     return np.sqrt(x)
 
 
@@ -134,7 +134,7 @@ def abs(x):
 
 
 def _sign(x):
-    return np.subtract(x > 0, x < 0, dtype=x.dtype)  # np.sign of a nan is a nan, torch's is 0
+    return np.subtract(x > 0, x < 0, dtype=x.dtype)  # np.sign(nan) is nan; torch.sign(nan) is 0
 
 
 @rule(x=lambda g, x: g * np.cos(x))
@@ -157,7 +157,7 @@ def tanh(x):
 
 @rule(x=lambda g, out: g * out * (1 - out))
 def sigmoid(x):
-    """1 / (1 + e ** -x), between 0 and 1, without an overflow on either side."""
+    """1 / (1 + e ** -x), between 0 and 1, computed without overflow."""
     return _sigmoid(x)
 
 
@@ -167,9 +167,10 @@ def _sigmoid(x):
 
 
 def masked(g, mask):
-    """g where `mask` is true, 0 elsewhere.
+    """Return g where `mask` is true, 0 elsewhere.
 
-    g * mask would be nan where g is infinite, and np.where takes eight times as long: these are g's bits times 0 or 1.
+    g * mask would be nan where g is infinite, and np.where takes eight times as long, so this multiplies g's bits by 0
+    or 1.
     """
     return (g.view(_BITS[g.itemsize]) * mask).view(g.dtype)
 
@@ -193,7 +194,8 @@ def silu(x):
 def gelu(x, approximate="none"):
     """x * P(Z <= x) for a standard normal Z (Hendrycks and Gimpel, 2016).
 
-    `approximate="tanh"` is the paper's formula with tanh in place of the error function, the one of GPT-2.
+    `approximate="tanh"` is the paper's approximation with tanh instead of the error function, which GPT-2 uses. Raises
+    ValueError for any other `approximate`.
     """
     if approximate not in ("none", "tanh"):
         raise ValueError(f"approximate argument must be either 'none' or 'tanh'; got {approximate!r}.")
@@ -204,7 +206,7 @@ def _normal_cdf(x, approximate):
     if approximate == "tanh":
         return (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
     with packages_for("gelu"):
-        from scipy.special import erf  # NumPy has none
+        from scipy.special import erf  # NumPy has no error function
 
     return (1 + erf(x * math.sqrt(0.5))) / 2
 
@@ -218,7 +220,7 @@ def _gelu_slope(x, approximate):
 
 @rule(x=lambda g, x, low, high: masked(g, _within(x, low, high)))
 def clip(x, low=None, high=None):
-    """x between `low` and `high`, either of which may be None. The derivative is 1 on the bounds, 0 outside."""
+    """Limit x to `low` and `high`, of which one may be None. The derivative is 1 within and on the limits, else 0."""
     if low is None and high is None:
         raise ValueError("at least one of low and high must not be None.")
     return np.minimum(np.maximum(x, -np.inf if low is None else low), np.inf if high is None else high)
@@ -229,36 +231,36 @@ def _within(x, low, high):
 
 
 def _flat(name, compute, doc):
-    """A step function: flat almost everywhere, so its derivative is 0."""
+    """Make the operation of a step function, which is flat almost everywhere, so that its derivative is 0."""
 
     def step(x):
         return compute(x)
 
-    step.__name__, step.__doc__ = name, doc + " Its derivative is 0 everywhere, also where it jumps."
+    step.__name__, step.__doc__ = name, doc + " Its derivative is 0 everywhere, even where it jumps."
     return rule(x=lambda g: np.zeros_like(g))(step)
 
 
-sign = _flat("sign", _sign, "-1, 0 or 1; 0 for a nan.")
-floor = _flat("floor", np.floor, "The next whole number below.")
-ceil = _flat("ceil", np.ceil, "The next whole number above.")
-round = _flat("round", np.round, "The nearest whole number, halves to the even one.")
-trunc = _flat("trunc", np.trunc, "The whole number on the way to 0.")
+sign = _flat("sign", _sign, "The sign of x: -1, 0 or 1; 0 for nan.")
+floor = _flat("floor", np.floor, "x rounded down to a whole number.")
+ceil = _flat("ceil", np.ceil, "x rounded up to a whole number.")
+round = _flat("round", np.round, "x rounded to the nearest whole number; halves are rounded to the even one.")
+trunc = _flat("trunc", np.trunc, "x rounded toward 0 to a whole number.")
 
 
 def _share(g, own, other):
-    """g where own is taken, half of it where both are equal; a nan takes both."""
+    """Return g where `own` is the result, and half of g where both are equal. At a nan both sides get g."""
     return masked(g, ~(own <= other)) + masked(g / 2, own == other)
 
 
 @rule(a=lambda g, a, b: _share(g, a, b), b=lambda g, a, b: _share(g, b, a))
 def maximum(a, b):
-    """The larger of two, element by element. Equal elements share the gradient."""
+    """The elementwise maximum of a and b. Equal elements share the gradient."""
     return np.maximum(a, b)
 
 
 @rule(a=lambda g, a, b: _share(g, b, a), b=lambda g, a, b: _share(g, a, b))
 def minimum(a, b):
-    """The smaller of two, element by element. Equal elements share the gradient."""
+    """The elementwise minimum of a and b. Equal elements share the gradient."""
     return np.minimum(a, b)
 
 
@@ -266,14 +268,17 @@ def minimum(a, b):
 def where(condition, a, b):
     """`a` where `condition` is true, `b` elsewhere.
 
-    The side that is not taken gets gradient 0. What computed it may make a nan of that: 0 * inf.
+    The side that is not chosen gets gradient 0. The operation that computed it may turn that 0 into nan: 0 * inf.
     """
     return np.where(condition, a, b)
 
 
 @rule(a=lambda g, b, eps: _over(g, b, eps), b=lambda g, b, out, eps: -_over(g * out, b, eps))
 def safe_div(a, b, eps=1e-12):
-    """a / b, but 0 with derivative 0 where |b| <= eps. In float16 eps is at least 2**-8: 1 / b**2 has to be finite."""
+    """a / b, but 0 with derivative 0 where |b| <= eps.
+
+    In float16, eps is at least 2**-8, because 1 / b**2 has to be finite.
+    """
     return _over(a, b, eps)
 
 
@@ -282,12 +287,12 @@ def _over(a, b, eps):
 
 
 def _quotient(a, b, near):
-    """a / b, and 0 where b is near 0."""
+    """Return a / b, but 0 where `near` is true."""
     return np.where(near, 0, a / np.where(near, 1, b))
 
 
 def _at_least(least, eps, dtype):
-    """eps, which may be 0 in float16: not less than the smallest number that has a finite slope there."""
+    """Return eps, but at least `least` in float16, where eps may be 0 and smaller numbers have infinite slopes."""
     return max(least, eps) if dtype == np.float16 else eps
 
 
@@ -299,5 +304,5 @@ def safe_sqrt(x):
 
 @rule(x=lambda g, x, eps: _quotient(g, x, x <= _at_least(2.0**-14, eps, x.dtype)))
 def safe_log(x, eps=1e-12):
-    """The logarithm, but log(eps) with derivative 0 where x <= eps. In float16 eps is at least 2**-14."""
+    """The logarithm, but log(eps) with derivative 0 where x <= eps. In float16, eps is at least 2**-14."""
     return np.log(np.maximum(x, _at_least(2.0**-14, eps, x.dtype)))

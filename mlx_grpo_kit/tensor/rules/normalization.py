@@ -1,10 +1,11 @@
-"""Layers that bring numbers to mean 0 and variance 1, each with its backward worked out by hand.
+"""Normalizations, each with a backward pass that was derived by hand.
 
 With y = (x - mean) / std over n numbers, the gradient of x is
 
     dx = (dy - mean(dy) - y * mean(dy * y)) / std
 
-The two means are what shifting and stretching all of x would do, and y feels neither (Ioffe and Szegedy, 2015).
+The two subtracted terms remove from dx the parts that would only shift or stretch all of x, because y does not change
+when x is shifted or stretched (Ioffe and Szegedy, 2015).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ __all__ = ["batch_norm", "layer_norm", "rms_norm"]
 
 
 class BatchNorm(Function):
-    # Rows are channels. Sums along contiguous rows are fast, and after conv2d that is how images lie in memory.
+    # Rows are channels. Sums along contiguous rows are fast, and conv2d returns images in this memory layout.
 
     @staticmethod
     def forward(ctx, x, weight, bias, running_mean, running_var, training, momentum, eps):
@@ -44,7 +45,7 @@ class BatchNorm(Function):
             var = np.einsum("cn,cn->c", centered, centered) / n
             if running_mean is not None and n:  # an empty batch has no statistics
                 running_mean += momentum * (mean - running_mean)
-                running_var += momentum * (var * (n / (n - 1)) - running_var)  # unbiased here, biased above: as torch
+                running_var += momentum * (var * (n / (n - 1)) - running_var)  # unbiased; var is biased, as in torch
         else:
             mean, var = running_mean, running_var
             centered = rows - mean[:, None]
@@ -106,14 +107,19 @@ def batch_norm(
 ) -> Tensor:
     """Normalize each channel over the batch (and over the image), then scale and shift it.
 
-    x [N, C] or [N, C, H, W]; all others [C]. With `training` the statistics are the batch's, and the arrays
-    running_mean and running_var move towards them by `momentum`; without it they are running_mean and running_var.
+    x is [N, C] or [N, C, H, W]; the other arrays are [C]. With `training`, the batch's statistics are used, and the
+    arrays running_mean and running_var move toward them by the fraction `momentum`. Without it, running_mean and
+    running_var are used.
+
+    Raises:
+        ValueError: the shapes do not fit, a channel has only one value in training, or there are no running statistics
+            outside training.
     """
     running_mean, running_var = (
         array.data if isinstance(array, Tensor) else array for array in (running_mean, running_var)
     )
     if not training and (running_mean is None or running_var is None):
-        raise ValueError("batch_norm without training needs running_mean and running_var; got None.")
+        raise ValueError("batch_norm with training=False needs running_mean and running_var; got None.")
     return BatchNorm.apply(
         x,
         weight,
@@ -132,7 +138,10 @@ def layer_norm(x, weight=None, bias=None, eps=1e-5) -> Tensor:
 
 
 def rms_norm(x, weight=None, eps=1e-6) -> Tensor:
-    """Divide by the root of the mean square along the last axis, then scale (Zhang and Sennrich, 2019)."""
+    """Divide by the root mean square along the last axis, then scale (Zhang and Sennrich, 2019).
+
+    x [..., D], weight [D].
+    """
     return RMSNorm.apply(x, weight, eps=eps)
 
 

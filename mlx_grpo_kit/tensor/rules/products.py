@@ -13,9 +13,10 @@ __all__ = ["dot", "linear", "matmul", "outer"]
 
 @rule(a=lambda g, a_shape, b: _slope_in_left(g, a_shape, b), b=lambda g, a, b_shape: _slope_in_right(g, a, b_shape))
 def matmul(a, b):
-    """The matrix product of the last two axes; those before are a batch, and broadcast.
+    """The matrix product over the last two axes; the axes before them are batch axes, which broadcast.
 
-    [..., n, k] @ [..., k, m] -> [..., n, m]. A vector counts as a row on the left and as a column on the right.
+    [..., n, k] @ [..., k, m] -> [..., n, m]. A vector counts as a row on the left and as a column on the right. Raises
+    ValueError if the shapes do not fit.
     """
     inner = a.shape[-1:], b.shape[-2:][:1]
     if a.ndim == 0 or b.ndim == 0:
@@ -43,13 +44,13 @@ def _slope_in_right(g, a, b_shape):
         return g * a if len(b_shape) == 1 else a[:, None] * g[..., None, :]
     if len(b_shape) == 1:
         return _rows(a * g[..., None]).sum(axis=0)
-    if len(b_shape) == 2:  # one matrix for a whole batch: one large product instead of many and a sum
+    if len(b_shape) == 2:  # one matrix for a whole batch: use one large product instead of many products and a sum
         return _rows(a).T @ _rows(g)
     return np.swapaxes(a, -1, -2) @ g
 
 
 def _rows(array):
-    """All axes but the last as one. Its length is written out, since NumPy cannot infer it for an empty array."""
+    """Merge all axes but the last. The length is computed here, because NumPy cannot infer it for an empty array."""
     return array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
 
 

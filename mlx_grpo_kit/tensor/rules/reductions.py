@@ -1,6 +1,6 @@
 """Operations that reduce an axis to one number, and their gradients.
 
-`axis` is an integer, a tuple of them, or None for all; `keepdims` keeps the reduced axes with length 1.
+`axis` is an integer, a tuple of integers, or None for all axes; `keepdims` keeps the reduced axes with length 1.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ __all__ = ["cross_entropy", "log_softmax", "logsumexp", "max", "mean", "min", "p
 
 
 def spread(reduced, shape, axis, keepdims):
-    """Copy the numbers of a reduced array back to where they came from: an array of `shape`, as a view."""
+    """Broadcast a reduced array back to `shape`, the shape before the reduction, as a view."""
     if axis is not None and not keepdims:
         reduced = np.expand_dims(reduced, axis)
     return np.broadcast_to(reduced, shape)
 
 
 def count(shape, axis):
-    """The count of numbers that are reduced to one."""
+    """Return how many numbers are reduced to one."""
     axes = range(len(shape)) if axis is None else np.atleast_1d(axis)
     return int(np.prod([shape[i] for i in axes]))
 
@@ -33,19 +33,22 @@ def sum(x, axis=None, keepdims=False):
 
 @rule(x=lambda g, x_shape, axis, keepdims: spread(g / count(x_shape, axis), x_shape, axis, keepdims))
 def mean(x, axis=None, keepdims=False):
-    """The mean over `axis`; nan for no numbers."""
+    """The mean over `axis`; nan if there are no numbers."""
     return np.true_divide(np.sum(x, axis=axis, keepdims=keepdims), count(x.shape, axis))
 
 
 @rule(x=lambda g, x, axis, keepdims, correction: spread(g, x.shape, axis, keepdims) * _pull(x, axis, correction))
 def var(x, axis=None, keepdims=False, correction=0):
-    """The variance over `axis`: squared distances from the mean, over n - correction. torch's default for it is 1."""
+    """The variance over `axis`: squared distances from the mean, summed and divided by n - correction.
+
+    The default correction is 0; torch's is 1.
+    """
     squares = np.sum(_centered(x, axis) ** 2, axis=axis, keepdims=keepdims)
     return np.true_divide(squares, count(x.shape, axis) - correction)
 
 
 def _pull(x, axis, correction):
-    """The derivative of the variance in each number: twice its distance from the mean, over n - correction."""
+    """The derivative of the variance by each number: twice its distance from the mean, divided by n - correction."""
     return _centered(x, axis) * (np.float64(2) / (count(x.shape, axis) - correction)).astype(x.dtype)
 
 
@@ -55,13 +58,13 @@ def _centered(x, axis):
 
 @rule(x=lambda g, x, out, axis, keepdims: _to_the_winners(g, x, out, axis, keepdims))
 def max(x, axis=None, keepdims=False):
-    """The largest over `axis`. Equal ones share the gradient (torch.amax)."""
+    """The maximum over `axis`. Equal maxima share the gradient, as in torch.amax."""
     return np.max(x, axis=axis, keepdims=keepdims)
 
 
 @rule(x=lambda g, x, out, axis, keepdims: _to_the_winners(g, x, out, axis, keepdims))
 def min(x, axis=None, keepdims=False):
-    """The smallest over `axis`. Equal ones share the gradient (torch.amin)."""
+    """The minimum over `axis`. Equal minima share the gradient, as in torch.amin."""
     return np.min(x, axis=axis, keepdims=keepdims)
 
 
@@ -72,12 +75,12 @@ def _to_the_winners(g, x, out, axis, keepdims):
 
 @rule(x=lambda g, x, axis, keepdims: spread(g, x.shape, axis, keepdims) * _product_of_the_others(x, axis))
 def prod(x, axis=None, keepdims=False):
-    """The product over `axis`, an integer or None. Its derivative is right at inf too, where torch's is nan."""
+    """The product over `axis`, an integer or None. Its derivative is correct even at inf, where torch's is nan."""
     return np.prod(x, axis=axis, keepdims=keepdims)
 
 
 def _product_of_the_others(x, axis):
-    """The factor of each number: all before it times all after it. (out / x would be 0 / 0 at a zero.)"""
+    """The product of all other numbers, for each number. It is not out / x, which would be 0 / 0 at a zero."""
     rows = np.moveaxis(x, axis, -1) if axis is not None else x.reshape(1, -1)
     ones = np.ones_like(rows[..., :1])
     before = np.cumprod(np.concatenate([ones, rows[..., :-1]], axis=-1), axis=-1)
@@ -88,7 +91,7 @@ def _product_of_the_others(x, axis):
 
 @rule(x=lambda g, x, out, axis, keepdims: spread(g, x.shape, axis, keepdims) * _softmax_from(out, x, axis, keepdims))
 def logsumexp(x, axis=None, keepdims=False):
-    """log(sum(e ** x)) over `axis`, without an overflow: the largest x is taken out first. -inf for no numbers."""
+    """log(sum(e ** x)) over `axis`; -inf if there are no numbers. The largest x is factored out to avoid overflow."""
     largest = _largest(x, axis)
     largest = np.where(np.isfinite(largest), largest, 0)
     out = np.log(np.sum(np.exp(x - largest), axis=axis, keepdims=True)) + largest
@@ -96,7 +99,7 @@ def logsumexp(x, axis=None, keepdims=False):
 
 
 def _largest(x, axis):
-    """The largest over `axis`; 0 where there is nothing to compare."""
+    """The maximum over `axis`, which is kept with length 1; 0 if there are no numbers."""
     return np.max(x, axis=axis, keepdims=True) if x.size else np.sum(x, axis=axis, keepdims=True)
 
 
@@ -129,12 +132,17 @@ def cross_entropy(logits, targets):
     Args:
         logits: [N, C], one row of scores for each example.
         targets: [N], integers from 0 to C - 1.
+
+    Raises:
+        ValueError: the shapes do not fit.
+        TypeError: the targets are not integers.
+        IndexError: a target is not among the classes.
     """
     targets = np.asarray(targets)
     if logits.ndim != 2 or targets.shape != logits.shape[:1]:
         raise ValueError(
             f"Expected input batch_size {logits.shape[:1]} to match target batch_size {targets.shape}: "
-            f"logits [N, C] and targets [N], and got {logits.shape} and {targets.shape}."
+            f"expected logits [N, C] and targets [N], but got {logits.shape} and {targets.shape}."
         )
     if targets.dtype.kind not in "iu":
         raise TypeError(f"targets have dtype {targets.dtype}; expected integers, the positions of the right answers.")
@@ -147,7 +155,7 @@ def cross_entropy(logits, targets):
 
 
 def _surprise_slope(logits, targets):
-    """softmax - 1 at the right answer, over N."""
+    """The derivative of the mean: softmax, minus 1 at the right answer, divided by N."""
     slope = np.exp(_log_softmax(logits))
     slope[np.arange(len(targets)), targets] -= 1
     return slope / len(targets)

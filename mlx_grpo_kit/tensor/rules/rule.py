@@ -1,11 +1,11 @@
-"""The form of an operation's rule: its value, and beside it the gradient with respect to each input.
+"""The form of an operation's rule: a function for its value, and a formula for the gradient of each input.
 
     @rule(a=lambda g, b: g * b,
           b=lambda g, a: g * a)
     def mul(a, b):
         return a * b
 
-`g` is the gradient of the result. What else a formula names is what forward saves for it, and no more: an input, a
+`g` is the gradient of the result. Forward saves exactly the other arguments that the formulas name: an input, a
 setting, `out` (the result), or `a_shape`. PyTorch writes its own table of derivatives this way (derivatives.yaml).
 Formulas may leave broadcasting to the engine: `g * b` above has the shape of the result.
 """
@@ -34,9 +34,9 @@ class Rule(Function):
     """A Function made of formulas.
 
     Attributes:
-        compute: arrays and settings -> an array.
-        gradients: for each input, in the order of compute's arguments: (g, what it names) -> its gradient.
-        names: for each input, what its formula names.
+        compute: a function from arrays and settings to an array.
+        gradients: the formula of each input, in the order of compute's arguments.
+        names: for each input, the arguments of its formula after `g`.
     """
 
     compute: Callable[..., np.ndarray]
@@ -69,7 +69,11 @@ class Rule(Function):
 
 
 def rule(**gradients: Callable[..., np.ndarray]) -> Callable[[Callable[..., np.ndarray]], Callable[..., Tensor]]:
-    """Turn a function of arrays into an operation on tensors. Arguments that have no gradient here are settings."""
+    """Turn a function of arrays into an operation on tensors. Arguments without a formula are settings.
+
+    Raises:
+        TypeError: a formula belongs to no argument of the function, or has an argument that does not exist.
+    """
 
     def make(compute: Callable[..., np.ndarray]) -> Callable[..., Tensor]:
         signature = inspect.signature(compute)
@@ -96,8 +100,8 @@ def rule(**gradients: Callable[..., np.ndarray]) -> Callable[[Callable[..., np.n
         if unknown or len(inputs) != len(gradients):
             raise TypeError(
                 f"@rule of {compute.__name__}{signature}: its formulas name {sorted(unknown) or 'no input'}"
-                f"; there are {arguments}, {[f'{name}_shape' for name in inputs]} and out, and a formula "
-                "is for one of the arguments."
+                f"; expected names among {arguments}, {[f'{name}_shape' for name in inputs]} and out, and each "
+                "formula to belong to one of the arguments."
             )
 
         @functools.wraps(compute)
@@ -128,12 +132,12 @@ def _explain(name: str, signature: inspect.Signature, args: tuple, kwargs: dict[
 
 @contextmanager
 def replaced_gradient(operation: str, **gradients: Callable[..., np.ndarray]) -> Iterator[None]:
-    """Inside the block, `operation` has other formulas: replaced_gradient("mul", a=lambda g, b: -g * b).
+    """Replace formulas of `operation` inside the block: replaced_gradient("mul", a=lambda g, b: -g * b).
 
-    For breaking a rule on purpose and seeing who notices.
+    Use it to break a rule on purpose and see which tests fail.
 
     Raises:
-        KeyError: an operation or an input that has no rule.
+        KeyError: there is no rule for this operation or input.
     """
     function = RULES[operation].function
     before = {name: function.gradients[name] for name in gradients}
@@ -154,7 +158,7 @@ def _names(gradient: Callable[..., np.ndarray]) -> tuple[str, ...]:
 
 
 def size_mismatch(arrays: tuple[np.ndarray | None, ...]) -> str:
-    """Why two arrays do not broadcast, in torch's words."""
+    """Explain why two arrays do not broadcast, in torch's words."""
     for a, b in itertools.combinations([array for array in arrays if array is not None], 2):
         ndim = max(a.ndim, b.ndim)
         for axis in range(-1, -ndim - 1, -1):

@@ -17,7 +17,7 @@ __all__ = ["broadcast_to", "concatenate", "embedding", "getitem", "pad", "reshap
 
 @rule(x=lambda g, x_shape: g.reshape(x_shape))
 def reshape(x, shape):
-    """The same numbers in the same order in another shape; one length may be -1."""
+    """Arrange the same numbers, in the same order, in another shape; one length may be -1."""
     try:
         return np.reshape(x, shape)
     except ValueError:
@@ -26,7 +26,7 @@ def reshape(x, shape):
 
 @rule(x=lambda g, axes: np.transpose(g, None if axes is None else np.argsort(np.mod(axes, g.ndim))))
 def transpose(x, axes=None):
-    """The axes in another order; in reverse order if none is given."""
+    """Reorder the axes; reverse them if no order is given."""
     return np.transpose(x, axes)
 
 
@@ -49,7 +49,7 @@ def getitem(x, index):
 
 
 def _scatter(g, shape, index):
-    """Zeros with g at the places that were read; a place that was read twice gets both."""
+    """Add g to zeros at the positions that were read; a position that was read twice gets both gradients."""
     out = np.zeros(shape, g.dtype)
     if any(isinstance(i, list | np.ndarray) for i in (index if isinstance(index, tuple) else (index,))):
         np.add.at(out, index, g)
@@ -60,13 +60,18 @@ def _scatter(g, shape, index):
 
 @rule(weight=lambda g, weight_shape, ids: _scatter(g, weight_shape, np.asarray(ids)))
 def embedding(weight, ids):
-    """The rows of weight [V, D] that ids name: integers of any shape [...] -> [..., D]."""
+    """Look up rows of weight [V, D] by ids, integers of any shape: [...] -> [..., D].
+
+    Raises:
+        TypeError: the ids are not integers.
+        IndexError: an id is not among the rows.
+    """
     ids = np.asarray(ids)
     if ids.dtype.kind not in "iu":
         raise TypeError(f"ids have dtype {ids.dtype}; expected integers.")
     if ids.size and (ids.min() < 0 or ids.max() >= len(weight)):
         raise IndexError(
-            f"index out of range: ids go from {ids.min()} to {ids.max()}, the rows of weight from 0 to "
+            f"index out of range: the ids are {ids.min()} to {ids.max()}, but the rows of weight are 0 to "
             f"{len(weight) - 1}."
         )
     return weight[ids]
@@ -74,7 +79,7 @@ def embedding(weight, ids):
 
 @rule(x=lambda g, x_shape, width: g[_inside(x_shape, width)])
 def pad(x, width, value=0.0):
-    """A border of `value`. `width` as in NumPy: a number, (before, after), or such a pair for each axis."""
+    """Add a border of `value`. `width` is as in NumPy: a number, (before, after), or such a pair for each axis."""
     return np.pad(x, width, constant_values=value)
 
 
@@ -107,10 +112,10 @@ class Stack(Function):
 
 
 def concatenate(tensors, axis=0) -> Tensor:
-    """Tensors one after the other along an axis that they have."""
+    """Join tensors along an existing axis."""
     return Concatenate.apply(*tensors, axis=axis)
 
 
 def stack(tensors, axis=0) -> Tensor:
-    """Tensors of one shape side by side along a new axis."""
+    """Join tensors of the same shape along a new axis."""
     return Stack.apply(*tensors, axis=axis)

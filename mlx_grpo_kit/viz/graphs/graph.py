@@ -1,4 +1,4 @@
-"""draw_graph: the picture of a computation, without Graphviz."""
+"""The picture of a computation as a graph, without Graphviz."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from mlx_grpo_kit.viz.graphs.nodes import Node, collapse, read_graph, short
 from mlx_grpo_kit.viz.picture import SvgPicture
 
 MAX_NODES = 150
-MAX_NODES_TOLD = 40  # of a description in words
+MAX_NODES_TOLD = 40  # the most nodes that a description lists
 LAYER_GAP, GAP, MARGIN = 46.0, 16.0, 14.0
-LINE, PADDING, CHARACTER = 16.0, 9.0, 7.3  # pixels: height of a line of text, around it, width of a letter
+LINE, PADDING, CHARACTER = 16.0, 9.0, 7.3  # pixels: height of a line of text, space around it, width of a letter
 MIN_WIDTH = 64.0
 WIDEST_SCALED = 1400  # a wider picture keeps its size and scrolls
 
-# Colours: an attribute for the light theme, which is left where a page removes style sheets; the style sheet for both.
+# Attributes have the colours of the light theme, in case a page removes style sheets; the style sheet is for both.
 STYLE = """<style>
 .kit-graph {--ink: var(--jp-ui-font-color1, #24292f); --page: var(--jp-layout-color0, #fff); --leaf: #e7f0fe;
   --made: #f6f8fa; --edge: #8b949e; --frame: #7d8590; --slope: #b42318; --data: #1f5fc4; --now: #d97b00}
@@ -36,12 +36,13 @@ STYLE = """<style>
 
 @dataclass
 class Marks:
-    """The changes that one moment of a walk through a graph makes to its picture; nodes by their positions.
+    """The changes to a graph's picture at one moment of a walk through the graph. Nodes are given by their positions.
 
     Attributes:
-        data, grad: texts instead of the node's own; a node that is not in a mapping given keeps an empty place
-        current: the node the walk is at
-        edges: (parent, child) -> the text on that line; those lines are highlighted
+        data, grad: texts that replace those of the nodes; a node that is missing in a mapping has an empty place. With
+            None, nodes keep their own texts.
+        current: the node that the walk is at.
+        edges: (parent, child) -> the text on that line; these lines are highlighted.
     """
 
     data: Mapping[int, str] | None = None
@@ -51,10 +52,10 @@ class Marks:
 
 
 def draw_graph(node: Any, *, max_nodes: int = MAX_NODES) -> SvgPicture:
-    """The graph that `node` was computed by, from its leaves on the left to itself on the right.
+    """Draw the graph that computed `node`, from the leaves on the left to `node` on the right.
 
     `node` is a Value, a Tensor of this kit or of torch, or the text that `mx.export_to_dot` writes. Each box shows the
-    operation, the label, the number (a shape, for an array) and the gradient; pointing at it shows more. In a graph of
+    operation, the label, the number (the shape of an array) and the gradient; point at it to see more. In a graph of
     more than `max_nodes` nodes, nodes of the same operation and layer are drawn as one box with their count.
 
     Raises:
@@ -69,12 +70,12 @@ def draw_graph(node: Any, *, max_nodes: int = MAX_NODES) -> SvgPicture:
 
 
 def arrange(nodes: Sequence[Node]) -> Layout:
-    """Places for the boxes of `nodes`."""
+    """Find places for the boxes of `nodes`."""
     return lay_out([node.parents for node in nodes], [_size(node) for node in nodes], layer_gap=LAYER_GAP, gap=GAP)
 
 
 def describe(nodes: Sequence[Node]) -> str:
-    """The graph in words: a line for each node, or the number of nodes of each kind when there are many."""
+    """Describe the graph in words: a line for each node, or the number of nodes of each kind if there are many."""
     leaves = sum(not node.op for node in nodes)
     head = f"Graph of {len(nodes):,} nodes, {leaves:,} of them leaves"
     if len(nodes) > MAX_NODES_TOLD:
@@ -90,7 +91,7 @@ def describe(nodes: Sequence[Node]) -> str:
 
 
 def draw_nodes(nodes: Sequence[Node], layout: Layout, alt: str, marks: Marks | None = None) -> str:
-    """The SVG of `nodes` at the places of `layout`, with what `marks` says."""
+    """Draw `nodes` as SVG at the places of `layout`, with the changes of `marks`."""
     marks = marks or Marks()
     width, height = layout.width + 2 * MARGIN, layout.height + 2 * MARGIN
     fit = "max-width:100%;height:auto;" if width <= WIDEST_SCALED else ""
@@ -118,7 +119,7 @@ def draw_nodes(nodes: Sequence[Node], layout: Layout, alt: str, marks: Marks | N
 
 
 def _rows(node: Node, data: str, grad: str) -> list[tuple[str, str]]:
-    """(class, text) of each line of a box."""
+    """List (class, text) for each line of a box."""
     head = " ".join(filter(None, (node.symbol, node.title)))
     rows = [("head-line", head)] if head else []
     if node.data:
@@ -171,7 +172,7 @@ def _box(node: Node, index: int, center: tuple[float, float], names: Sequence[st
 
 
 def _line(points: Sequence[tuple[float, float]], bow: float, now: str) -> str:
-    """A smooth line that leaves and arrives horizontally, with an arrow head."""
+    """Draw a smooth line that begins and ends horizontally, with an arrow head."""
     (x, y), *rest = points
     last_x, last_y = rest[-1]
     rest[-1] = (last_x - 6, last_y)
@@ -197,7 +198,7 @@ def _line_label(points: Sequence[tuple[float, float]], text: str) -> str:
 
 
 def node_names(nodes: Sequence[Node]) -> list[str]:
-    """A name for each node: its title, a constant's number, or v1, v2 ... in the order of computation."""
+    """Return a name for each node: its title, a constant's number, or v1, v2 ... in the order of computation."""
     names, taken = [], {node.title for node in nodes}
     for node in nodes:
         name = node.title or (node.data if node.is_number and not node.op else "")
@@ -211,7 +212,7 @@ def node_names(nodes: Sequence[Node]) -> list[str]:
 
 
 def show_formula(node: Node, names: Sequence[str]) -> str:
-    """ " = a + b" for a sum, "" for a leaf; `names` are those of all nodes."""
+    """Write a node's formula: " = a + b" for a sum, "" for a leaf. `names` are the names of all nodes."""
     arguments = [names[parent] for parent in node.parents]
     if not node.op:
         return ""

@@ -19,10 +19,10 @@ class Layout:
     """Places of the boxes in pixels, the picture growing to the right.
 
     Attributes:
-        centers: (x, y) of the middle of each box
-        routes: (parent, child) -> the points its line runs through, from the parent's right side to the child's left
-            side
-        width, height: of the whole picture, without a margin
+        centers: (x, y) of the middle of each box.
+        routes: (parent, child) -> the points that its line passes, from the parent's right side to the child's left
+            side.
+        width, height: the size of the whole picture, without a margin.
     """
 
     centers: list[Point]
@@ -32,10 +32,10 @@ class Layout:
 
 
 def lay_out(parents: Sequence[Sequence[int]], sizes: Sequence[Point], *, layer_gap: float, gap: float) -> Layout:
-    """Place node i, which is sizes[i] = (width, height) and has the nodes parents[i] on its left.
+    """Place the nodes. Node i has size sizes[i] = (width, height) and is to the right of its parents, parents[i].
 
     Every parent must have a smaller number than its child. `layer_gap` is the free space between two columns, `gap`
-    between two boxes of a column.
+    the free space between two boxes of a column.
     """
     if not parents:
         return Layout([], {}, 0.0, 0.0)
@@ -43,7 +43,7 @@ def lay_out(parents: Sequence[Sequence[int]], sizes: Sequence[Point], *, layer_g
     count = len(parents)
     edges = sorted({(parent, child) for child, own in enumerate(parents) for parent in own})
 
-    # A line over several layers gets a place of its own in each layer between, so that it runs around the boxes there.
+    # A line over several layers gets its own place in each layer between them, so that it avoids the boxes there.
     chains, heights, before = {}, [height for _, height in sizes], [[] for _ in range(count)]
     for parent, child in edges:
         chain = [parent]
@@ -82,7 +82,7 @@ def lay_out(parents: Sequence[Sequence[int]], sizes: Sequence[Point], *, layer_g
 
 
 def _layers(parents: Sequence[Sequence[int]]) -> list[int]:
-    """Each node one layer after its last parent; one without parents just before the first node that uses it."""
+    """Put each node one layer after its last parent, and a node without parents right before its first use."""
     layer = []
     for own in parents:
         layer.append(1 + max((layer[parent] for parent in own), default=-1))
@@ -110,7 +110,7 @@ def _untangle(layers: list[list[int]], before: list[list[int]], after: list[list
 
 
 def _crossings(layers: list[list[int]], before: list[list[int]], place: dict[int, int]) -> int:
-    """The number of crossings of lines between neighbouring layers."""
+    """Count the crossings of lines between neighbouring layers."""
     total = 0
     for layer in layers:
         ends = [place[parent] for node in layer for parent in sorted(before[node], key=place.__getitem__)]
@@ -121,7 +121,7 @@ def _crossings(layers: list[list[int]], before: list[list[int]], place: dict[int
 def _heights_on_page(
     layers: list[list[int]], before: list[list[int]], after: list[list[int]], heights: list[float], gap: float
 ) -> list[float]:
-    """The y of each node: near the mean of its neighbours, in the order of its layer, without overlap."""
+    """Compute the y of each node: near the mean of its neighbours, in the order of its layer, without overlap."""
     y = [0.0] * len(heights)
     for layer in layers:
         _spread(layer, {node: 0.0 for node in layer}, y, heights, gap)
@@ -143,7 +143,7 @@ def _spread(layer: list[int], wish: dict[int, float], y: list[float], heights: l
         if index:
             offset += (heights[layer[index - 1]] + heights[node]) / 2 + gap
         offsets.append(offset)
-    blocks = []  # [mean wish, how many nodes]
+    blocks = []  # (mean wish, number of nodes)
     for node, offset in zip(layer, offsets, strict=True):
         mean, size = wish[node] - offset, 1
         while blocks and blocks[-1][0] > mean:

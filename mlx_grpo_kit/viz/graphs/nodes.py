@@ -1,7 +1,7 @@
 """The nodes of a graph, read from a Value, a Tensor, or the text of `mx.export_to_dot`.
 
-Nothing here knows those classes. A node with `parents` and `op` is read like a Value; one with `grad_fn` like a tensor
-of torch or of this kit; a text is read as Graphviz's language.
+This file imports none of these classes. An object with `parents` and `op` is read like a Value, one with `grad_fn` like
+a tensor of torch or of this kit, and a text as Graphviz's language.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Node:
     """One box. Nodes are listed parents first; `parents` are positions in that list, one for each argument.
 
     Attributes:
-        title: what the reader called it, else ""
-        op: the operation in the engine's word; "" for a leaf
-        data, grad: short texts, "" where there is none
-        derivatives: d(node) / d(parent) as numbers, one for each parent, where the engine keeps them
-        number: the data as a number, where it is one
-        count: how many nodes of the graph this box stands for
+        title: the user's name for it, or "".
+        op: the engine's name of the operation; "" for a leaf.
+        data, grad: short texts, or "".
+        derivatives: d(node) / d(parent) as numbers, one for each parent, if the engine keeps them.
+        number: the data, if it is a number.
+        count: the number of nodes in the graph that this box represents.
     """
 
     title: str = ""
@@ -60,12 +60,12 @@ class Node:
 
 
 def short(number: float) -> str:
-    """At most four significant digits, with a minus sign as wide as a plus."""
+    """Write a number with at most four significant digits, and a minus sign as wide as a plus."""
     return f"{number:.4g}".replace("-", MINUS)
 
 
 def read_graph(root: Any) -> list[Node]:
-    """The nodes of a graph, parents first, `root` last. Raises TypeError for something that is not part of a graph."""
+    """List the nodes of a graph, parents first, `root` last. Raises TypeError if `root` is not part of a graph."""
     if isinstance(root, str):
         return _read(_dot_things(root), lambda thing: thing.parents, _dot_node)
     if hasattr(root, "parents") and hasattr(root, "op"):
@@ -92,13 +92,13 @@ def _read(roots: Iterable[Any], parents_of: Callable[[Any], Sequence[Any]], make
         to_visit.pop()
         if _identity(thing) not in position:
             position[_identity(thing)] = len(nodes)
-            kept.append(thing)  # an id is only good while its object lives
+            kept.append(thing)  # an id is only valid while its object exists
             nodes.append(replace(make(thing), parents=tuple(position[_identity(parent)] for parent in parents)))
     return nodes
 
 
 def _identity(thing: Any) -> int:
-    """A leaf that is used several times may have several nodes; they are one box."""
+    """Return an id, the same for all nodes of a leaf that is used several times, because they are one box."""
     return id(getattr(thing, "variable", thing))
 
 
@@ -114,7 +114,7 @@ def _value_node(value: Any) -> Node:
 
 
 def _tensor_parents(thing: Any) -> list[Any]:
-    """The inputs of a tensor's grad_fn: tensors where they are known, the functions that made them in torch."""
+    """Return the inputs of a tensor's grad_fn: tensors if they are known, or in torch the functions that made them."""
     function = thing if _is_function(thing) else getattr(thing, "grad_fn", None)
     if function is None or hasattr(function, "variable"):
         return []
@@ -129,7 +129,7 @@ def _is_function(thing: Any) -> bool:
 
 
 def _tensor_node(thing: Any) -> Node:
-    if hasattr(thing, "variable"):  # torch's AccumulateGrad, which stands for a leaf
+    if hasattr(thing, "variable"):  # torch's AccumulateGrad, which represents a leaf
         thing = thing.variable
     if _is_function(thing):
         return Node(op=_operation(thing), data=_shape_text(getattr(thing, "shape", ())))
@@ -151,22 +151,22 @@ def _operation(function: Any) -> str:
 
 
 def _array_text(array: Any) -> str:
-    """A number as a number, an array as its shape."""
+    """Write a number as a number, and an array as its shape."""
     shape = tuple(getattr(array, "shape", ()))
     return short(float(array)) if shape == () else _shape_text(shape)
 
 
 def _shape_text(shape: Sequence[int]) -> str:
-    """4×3, but (4,) with one axis: a lone 4 would look like the number."""  # noqa: RUF002
+    """Write a shape as 4×3, or as (4,) with one axis, because a lone 4 would look like a number."""  # noqa: RUF002
     return f"({shape[0]},)" if len(shape) == 1 else TIMES.join(map(str, shape))
 
 
 def _dot_things(text: str) -> list[Any]:
-    """MLX writes arrays and operations as nodes of two kinds; here an operation and its one result are one thing."""
+    """Read MLX's graph. It has nodes for arrays and for operations; here an operation and its only result are one."""
     if "digraph" not in text:
         raise TypeError(
-            "draw_graph got a text that is not a graph; expected what mx.export_to_dot writes, which "
-            "starts with 'digraph'."
+            "draw_graph got a text that is not a graph; expected the text that mx.export_to_dot writes, "
+            "which starts with 'digraph'."
         )
     operations = {
         number: SimpleNamespace(**_dot_operation(name), parents=[])
@@ -180,7 +180,7 @@ def _dot_things(text: str) -> list[Any]:
     arrays = {name: SimpleNamespace(title=name, op="", parents=[]) for name in names}
     for number, own in results.items():
         for name in own:
-            title = "" if re.fullmatch("[A-Z]+", name) else name  # MLX calls what has no name A, B, C ...
+            title = "" if re.fullmatch("[A-Z]+", name) else name  # MLX's names for arrays without a name
             if len(own) == 1:
                 arrays[name] = operations[number]
                 arrays[name].title = title
@@ -196,17 +196,17 @@ def _dot_node(thing: Any) -> Node:
 
 
 def _dot_operation(name: str) -> dict[str, str]:
-    """`mx.compile` fuses operations into one, which it calls by the names of all of them in a row."""
+    """Read an operation's name. `mx.compile` fuses operations into one and joins all their names."""
     inner = re.findall("[A-Z][a-z0-9]*", name)[1:] if name.startswith("Compiled") else []
     return {"title": "", "op": "Compiled" if inner else name, "data": f"{len(inner)} in one" if inner else ""}
 
 
 def collapse(nodes: list[Node], limit: int) -> list[Node]:
-    """At most `limit` boxes for any number of nodes; the same nodes where they are not more.
+    """Merge nodes into at most `limit` boxes; return them unchanged if there are no more than that.
 
-    Nodes of one operation at one height (the longest way from a leaf) become a box, and so does a chain of heights that
-    hold the same single operation, such as a long sum. What is still too much is cut off at the leaves' end. A box of
-    several nodes has no numbers and says how many they are.
+    Nodes with the same operation and height (the longest path from a leaf) become one box, as does a chain of heights
+    that contain only this operation, such as a long sum. If there are still too many boxes, those nearest to the leaves
+    become one. A box of several nodes shows their count instead of numbers.
     """
     if len(nodes) <= limit:
         return nodes
@@ -216,7 +216,7 @@ def collapse(nodes: list[Node], limit: int) -> list[Node]:
     ops = [set() for _ in range(max(height) + 1)]
     for level, node in zip(height, nodes, strict=True):
         ops[level].add(node.op)
-    band = [0]  # of a height; lines lead from a band to a higher one, so boxes of bands have no circle among them
+    band = [0]  # the band of each height; lines lead only to higher bands, so the boxes form no cycle
     for below, own in itertools.pairwise(ops):
         band.append(band[-1] + (below != own or len(own) > 1))
 

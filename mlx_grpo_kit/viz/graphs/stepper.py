@@ -18,7 +18,7 @@ MILLISECONDS_PER_STEP = 1500
 
 @dataclass(frozen=True)
 class Moment:
-    """One step of the walk: a heading, sentences, and what they change in the picture."""
+    """One step of the walk: a heading, sentences, and the changes to the picture."""
 
     heading: str
     sentences: tuple[str, ...]
@@ -30,13 +30,13 @@ class Moment:
 
 
 class Stepper:
-    """Forward, then backward, through the graph of `root`, a Value: a slider, play, previous and next.
+    """A walk forward, then backward, through the graph of `root`, a Value, with a slider and buttons.
 
-    Going forward a node gets its number from its parents. Going backward it hands its gradient on: each parent's
-    gradient grows by (derivative with respect to the parent) times (the node's own gradient). The graph itself is not
-    touched; the gradients shown are worked out here, from 0.
+    Going forward, a node computes its number from its parents. Going backward, it passes its gradient on: each parent's
+    gradient grows by (derivative with respect to the parent) times (the node's own gradient). The graph does not
+    change: the gradients shown are computed separately, starting at 0.
 
-    `moments` lists the steps; `at(step)` is the picture of one; `panel` holds the widgets.
+    `moments` lists the steps; `at(step)` returns the picture of one; `panel` contains the widgets.
 
     Raises:
         TypeError: the graph does not keep its derivatives.
@@ -65,7 +65,7 @@ class Stepper:
         self.panel = self._build()
 
     def at(self, step: int) -> SvgPicture:
-        """The picture of moment `step`, with its words above."""
+        """Return the picture of moment `step`, with its words above."""
         moment = self.moments[step]
         svg = draw_nodes(self._nodes, self._layout, moment.words, moment.marks)
         return _Captioned(svg, moment.words, moment)
@@ -85,7 +85,7 @@ class Stepper:
         return Panel(self.at, step=slider, extra=[previous, following, play])
 
     def _ipython_display_(self) -> None:
-        # Where no kernel runs, the whole graph says more than its first moment.
+        # Without a kernel, the whole graph is more useful than its first moment.
         words = describe(self._nodes)
         show_live(self.panel.widget, SvgPicture(draw_nodes(self._nodes, self._layout, words), words), NOTE)
 
@@ -150,7 +150,7 @@ def _moments(nodes: list[Node], names: list[str]) -> list[Moment]:
                 f"{short(derivative)}, so its gradient grows by {_factor(derivative)} {TIMES} "
                 f"{_factor(grads[index])}: {short(before)} + {_factor(gift)} = {shown[parent]}"
             )
-        heading = f"Backward, {count} of {len(made)}: {names[index]} hands its gradient {short(grads[index])} on"
+        heading = f"Backward, {count} of {len(made)}: {names[index]} passes its gradient {short(grads[index])} on"
         moments.append(Moment(heading, tuple(sentences), Marks(data, dict(shown), index, edges)))
     return moments
 

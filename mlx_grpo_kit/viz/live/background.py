@@ -18,14 +18,14 @@ SECONDS_TO_LEAVE = 10.0
 
 
 class BackgroundRun:
-    """The run that `LivePlot.start` returns. In a notebook: `await run` (the buttons stay live); else `run.wait()`.
+    """The run that `LivePlot.start` returns. In a notebook, use `await run`, so that buttons work; else `run.wait()`.
 
-    There is one at a time. Starting another stops the previous one, which might otherwise continue unseen and without
-        buttons: if you rerun a cell, you lose both its picture and its variable.
+    There is one run at a time. Starting another one stops the previous run, which would otherwise continue without
+    buttons and a picture: if you rerun a cell, you lose both its picture and its variable.
 
     Attributes:
-        last: the latest step's record, None before the first
-        error: the exception that ended the run, None if there was none; waiting for the run raises it
+        last: the latest step's record; None before the first step.
+        error: the exception that ended the run, or None. Waiting for the run raises it.
     """
 
     _current: BackgroundRun | None = None
@@ -36,15 +36,15 @@ class BackgroundRun:
         self._plot = plot
         self._stop, self._resumed = threading.Event(), threading.Event()
         self._resumed.set()
-        # Wait for this event and not for the thread: an interrupted Thread.join() treats the thread as ended.
+        # Wait for this event and not for the thread, because an interrupted Thread.join() treats the thread as ended.
         self._over = threading.Event()
         # The thread is a daemon, because a long training must not keep the interpreter from exiting; `_leave` ends it
-        # in order.
+        # cleanly.
         self._thread = threading.Thread(target=self._work, args=(steps,), name="LivePlot run", daemon=True)
 
     @classmethod
-    def end_the_one_before(cls) -> None:
-        """Stop the present run, if there is one, and wait for its end.
+    def end_previous(cls) -> None:
+        """Stop the current run, if there is one, and wait for its end.
 
         Raises:
             RuntimeError: called in that run's own thread.
@@ -96,7 +96,7 @@ class BackgroundRun:
     def wait(self, timeout: float | None = None) -> None:
         """Block until the run is over and raise the error that ended it, if one did. Interrupting stops the run.
 
-        A click on a button waits as long as this blocks: in a notebook write `await run` instead.
+        Clicks on buttons have no effect while this blocks, so use `await run` in a notebook.
 
         Raises:
             TimeoutError: the run is not finished after `timeout` seconds; it continues.
@@ -143,7 +143,7 @@ class BackgroundRun:
             finally:
                 close = getattr(steps, "close", None)
                 if close is not None:
-                    close()  # here, because the generator's clean-up belongs to this thread
+                    close()  # in this thread, because the generator's clean-up belongs to it
         except BaseException as error:
             self.error = error
             state = f"failed with {type(error).__name__}"

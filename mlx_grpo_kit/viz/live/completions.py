@@ -21,7 +21,7 @@ STYLE = {
 
 
 class CompletionsTable:
-    """A table as HTML in a notebook, and as aligned text in a terminal and wherever HTML is not shown."""
+    """A table, as HTML in a notebook and as aligned text in a terminal."""
 
     def __init__(self, html: str, text: str):
         self.html, self.text = html, text
@@ -34,10 +34,10 @@ class CompletionsTable:
 
 
 def completions_table(records: Iterable[Any], *, title: str = "") -> CompletionsTable:
-    """A table of `records`, with `.prompt`, `.completion` and, optionally, `.reward` and `.advantage`.
+    """Make a table of `records`, with `.prompt`, `.completion` and, optionally, `.reward` and `.advantage`.
 
-    A row with a positive advantage says "▲ up": GRPO's step pushes the probability of that completion up; one with a
-    negative advantage says "▼ down". All text is escaped: what a model wrote cannot become markup.
+    A row with a positive advantage says "▲ up", because GRPO's step pushes the probability of that completion up. A row
+    with a negative advantage says "▼ down". All text is escaped, so that a model's text cannot become markup.
     """
     records = list(records)
     if not records:

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 Panels = Mapping[str, Sequence[str]]  # a panel's title -> the metrics drawn in it
 
 MAX_COLUMNS = 3
-FEW = 60  # steps, up to which an unsmoothed line shows its points
+FEW = 60  # the most steps of an unsmoothed line that has points
 PANEL_WIDTH, PANEL_HEIGHT = 4.2, 2.7  # inches
 
 
 def smooth(values: Sequence[float], smoothing: float) -> list[float]:
-    """Exponential moving average with weights smoothing**age that sum to one from the first value on.
+    """Return the exponential moving average, with weights smoothing**age that sum to one from the first value on.
 
     `smoothing` is in [0, 1); 0 returns the values. NaN and infinite values stay gaps and do not enter the average.
     """
@@ -40,18 +40,18 @@ def smooth(values: Sequence[float], smoothing: float) -> list[float]:
 
 
 def comes_now_and_then(values: Sequence[float]) -> bool:
-    """True if values usually are more than one step apart, as those of an evaluation every 50 steps are."""
+    """True if values are usually more than one step apart, such as those of an evaluation every 50 steps."""
     places = [place for place, value in enumerate(values) if math.isfinite(value)]
     gaps = sorted(after - before for before, after in itertools.pairwise(places))
     return bool(gaps) and gaps[(len(gaps) - 1) // 2] > 1
 
 
 def curve(values: Sequence[float], smoothing: float, log: bool = False) -> tuple[list[int], list[float]]:
-    """The line of a metric: (indices into `values`, heights).
+    """Compute the line of a metric: (indices into `values`, heights).
 
-    A metric of every step is smoothed, and values that are not finite stay gaps. A metric that comes only now and then
-    is drawn as a line from value to value. For a logarithmic axis the logarithms are smoothed; values of 0 and less are
-    gaps.
+    A metric of every step is smoothed, and values that are not finite stay gaps. A metric that is measured only now and
+    then is drawn as a line from value to value. For a logarithmic axis, the logarithms are smoothed, and values of 0 or
+    less are gaps.
     """
     log = log and any(value > 0 for value in values)
     kept = [value if math.isfinite(value) and (value > 0 or not log) else math.nan for value in values]
@@ -65,7 +65,7 @@ def curve(values: Sequence[float], smoothing: float, log: bool = False) -> tuple
 
 
 def latest(values: Sequence[float], smoothing: float, log: bool = False) -> float:
-    """The present number of a metric: the end of its line, NaN at a gap; 0 if there is no logarithm."""
+    """Return the current number of a metric: the end of its line, NaN at a gap, or a value without a logarithm."""
     finite = [value for value in values if math.isfinite(value)]
     if log and finite and finite[-1] <= 0:
         return finite[-1]
@@ -83,11 +83,11 @@ def draw_curves(
     note: str = "",
     log: Collection[str] = (),
 ) -> Figure:
-    """One small chart per panel, side by side. `history[name]` has one value for each of `steps`; NaN leaves a gap.
+    """Draw one small chart per panel, side by side. `history[name]` has one value per step; NaN leaves a gap.
 
-    With `max_steps` the horizontal axis is as long as the whole run, so a growing curve shows how much remains. `note`
-    is small text in the upper right corner. Panels whose title is in `log` have a logarithmic axis, on which triangles
-    at the bottom mean 0.
+    With `max_steps`, the horizontal axis is as long as the whole run, so that a growing curve shows how much remains.
+    `note` is small text in the upper right corner. Panels whose title is in `log` have a logarithmic axis, on which
+    triangles at the bottom mean 0.
     """
     columns = min(len(panels), MAX_COLUMNS)
     rows = math.ceil(len(panels) / columns)
@@ -177,7 +177,7 @@ def _draw_panel(
 
 @dataclass
 class _Line:
-    """The drawing of a metric: raw points, the line over them, and the number that represents it now."""
+    """The drawing of a metric: raw points, the line over them, and the current number."""
 
     metric: str
     color: str
@@ -194,7 +194,7 @@ class _Line:
 def _lines(
     metrics: Sequence[str], steps: Sequence[int], history: Mapping[str, Sequence[float]], smoothing: float, log: bool
 ) -> list[_Line]:
-    """One for each metric that has occurred at least once."""
+    """Make a line for each metric that has at least one value."""
     lines = []
     for index, metric in enumerate(metrics):
         values = [value if math.isfinite(value) else math.nan for value in history.get(metric, [])]
@@ -223,7 +223,7 @@ def _lines(
 
 
 def _waiting_for(metrics: Sequence[str], history: Mapping[str, Sequence[float]]) -> str:
-    """The text while values are missing. It lists existing names, so that a misspelt name is obvious."""
+    """Return the text for missing values. It lists existing names, so that a misspelt name is obvious."""
     seen = f"\nmetrics so far: {', '.join(sorted(history))}" if history else ""
     return f"waiting for {' and '.join(metrics)}{seen}"
 
@@ -238,7 +238,7 @@ def chart_curves(
     max_steps: int | None = None,
     log: Collection[str] = (),
 ) -> Chart:
-    """The picture of `draw_curves` as a Chart: thirty times as fast, for a notebook's page."""
+    """Draw the picture of `draw_curves` as a Chart, thirty times as fast, for a notebook's page."""
     columns = min(len(panels), MAX_COLUMNS)
     rows = math.ceil(len(panels) / columns)
     header = 34 if title else 0
@@ -287,7 +287,7 @@ def chart_curves(
 
 
 def _limits(lines: Sequence[_Line], log: bool) -> tuple[tuple[float, float], bool]:
-    """The limits of the y axis, and whether it is logarithmic: it is not without a positive value."""
+    """Return the limits of the y axis, and True if it is logarithmic, which needs a positive value."""
     values = [value for line in lines for value in (*line.seen, *line.heights) if math.isfinite(value)]
     positive = [value for value in values if value > 0]
     if log and positive:
@@ -295,12 +295,12 @@ def _limits(lines: Sequence[_Line], log: bool) -> tuple[tuple[float, float], boo
         return (10.0**lowest, 10.0 ** (max(highest, lowest + 1) + (len(lines) > 1))), True
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
     margin = 0.05 * (high - low) or 0.05 * abs(high) or 0.05
-    legend = 0.1 * len(lines) * (high - low) if len(lines) > 1 else 0.0  # has its own space above the lines
+    legend = 0.1 * len(lines) * (high - low) if len(lines) > 1 else 0.0  # the space of the legend, above the lines
     return (low - margin, high + margin + legend) if values else (0.0, 1.0), False
 
 
 def _alone(values: Sequence[float]) -> list[float]:
-    """The values with gaps on both sides, which a line would not show; the others are NaN."""
+    """Keep the values with gaps on both sides, which a line would not show; replace the others by NaN."""
     beside = [math.nan, *values, math.nan]
     return [
         value if math.isnan(before) and math.isnan(after) else math.nan
@@ -309,7 +309,7 @@ def _alone(values: Sequence[float]) -> list[float]:
 
 
 def _logarithmic(axis: Axes, values: Sequence[float]) -> None:
-    """A logarithmic axis over whole powers of ten; without a positive value it stays linear."""
+    """Make an axis logarithmic, over whole powers of ten; without a positive value it stays linear."""
     from matplotlib.ticker import LogLocator, NullLocator
 
     if not values:
@@ -330,9 +330,9 @@ def describe_curves(
     smoothing: float = 0.7,
     log: Collection[str] = (),
 ) -> str:
-    """One line of words for the curves: the start and end of each metric's line and its extremes.
+    """Describe the curves in one line: the start and end of each metric's line and its extremes.
 
-    `log`: the panels with a logarithmic axis.
+    `log` contains the titles of the panels with a logarithmic axis.
     """
     sentences = [f"{title}." if title else "", f"Training curves over {len(steps)} steps."]
     on_log_axis = {metric for panel in log for metric in panels[panel]}

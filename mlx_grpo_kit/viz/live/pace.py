@@ -9,7 +9,7 @@ SHARE_FOR_DRAWING = 0.1  # the share of the run's time: a frame takes some 40 ms
 
 
 def next_frame(started: float) -> float:
-    """The time of the next frame (time.monotonic), if drawing this one `started` then and ends now."""
+    """Return the time of the next frame (time.monotonic), if drawing this one began at `started` and ends now."""
     least, most = SECONDS_BETWEEN_FRAMES
     now = time.monotonic()
     return now + min(max(least, (now - started) / SHARE_FOR_DRAWING), most)

@@ -1,4 +1,4 @@
-"""LivePlot: training curves that grow during training, and stay on the page afterwards."""
+"""Training curves that grow during training and stay on the page afterwards: LivePlot."""
 
 from __future__ import annotations
 
@@ -25,25 +25,26 @@ if TYPE_CHECKING:
 class LivePlot:
     """Curves of a training run, one panel per metric, redrawn at most four times per second.
 
-    Three ways to feed it, with the metrics of any iterator whose items have `.step` and `.metrics`:
+    There are three ways to feed it. The first two take any iterator whose items have `.step` and `.metrics`:
 
         for step in plot.watch(trainer.train(max_steps=60)): ...  # in this cell; an interrupt ends it cleanly
         run = plot.start(trainer.train(max_steps=200))            # in a thread, with Pause and Stop; then: await run
         plot.update(metrics)                                      # in your own loop
 
-    In a notebook there is also a still picture, hidden while the growing one is live: you see it when you open the
-        notebook again, even if it was closed during the run. In a plain script nothing is shown, but `history` is kept
-        and `save(path)` writes the picture.
+    In a notebook there is also a still picture, which is hidden while the growing one is live. You see it when you open
+    the notebook again, even if it was closed during the run. In a plain script nothing is shown, but `history` is kept
+    and `save(path)` writes the picture.
 
     Problems of a GRPO run (`mlx_grpo_kit.runs.diagnosis`) are shown below the status.
 
-    A metric that comes now and then, such as an evaluation every 50 steps, is drawn as joined points, unsmoothed.
+    A metric that is measured now and then, such as by an evaluation every 50 steps, is drawn as joined points without
+    smoothing.
 
     Args:
         metrics: names, each drawn in a separate panel, or a mapping: a panel's title -> the names drawn in it.
         max_steps: the length of the run, if known: the axis is that long, and the status says "step 37 of 60".
         smoothing: weight of the past in the line over the raw points, in [0, 1); 0 draws the values themselves.
-        completions: the number of sampled completions of each step to show below, each for another prompt.
+        completions: the number of sampled completions of each step to show below, each for a different prompt.
         log: titles of the panels with a logarithmic axis; triangles at its bottom mean 0.
 
     Attributes:
@@ -100,7 +101,7 @@ class LivePlot:
         last = self.steps[-1] if self.steps else 0
         step = last + 1 if step is None else step
         if self.steps and step <= last:
-            raise ValueError(f"step {step} came after step {last}: a LivePlot shows one run; make another for another")
+            raise ValueError(f"step {step} came after step {last}; for another run, make another LivePlot")
         values = {name: _as_float(name, value) for name, value in metrics.items()}
         self._open()
         for name in values.keys() - self.history.keys():
@@ -144,12 +145,15 @@ class LivePlot:
     def start(self, steps: Iterable[Any]) -> BackgroundRun:
         """Iterate over `steps` in a separate thread, with Pause and Stop buttons, and return at once.
 
-        All of the iterator is consumed in that thread. MLX arrays it uses must have been evaluated (`mx.eval`) before,
+        The iterator is consumed in that thread. MLX arrays that it uses must have been evaluated before (`mx.eval`),
         because an unevaluated array belongs to the thread that built it.
+
+        Raises:
+            RuntimeError: this LivePlot already shows a run.
         """
         if self._running:
             raise RuntimeError("this LivePlot already shows a run; stop that one first, or make a new LivePlot")
-        BackgroundRun.end_the_one_before()
+        BackgroundRun.end_previous()
         run = BackgroundRun(self, steps)
         self._open(run)
         run.begin()
@@ -232,13 +236,13 @@ class LivePlot:
             return
         self._running, self._next_frame = True, 0.0
         self._started = time.monotonic() - self._seconds  # a continued run adds to its time
-        shell = _notebook_shell()
+        shell = notebook_shell()
         if shell is None:
             return
         self._view = NotebookView(run)
         self._refresh()
         if run is None:
-            # The end of a plain loop of update() is not visible, so the end of its cell counts as the end of the run.
+            # Nothing marks the end of a plain loop of update(), so the end of its cell counts as the end of the run.
             def cell_is_over(_: Any) -> None:
                 shell.events.unregister("post_run_cell", cell_is_over)
                 self.finish()
@@ -273,7 +277,7 @@ def _panels(metrics: str | Sequence[str] | Mapping[str, Sequence[str]]) -> dict[
     else:
         panels = {name: [name] for name in names}
     if not panels or not all(panels.values()):
-        raise ValueError('LivePlot needs at least one metric a panel, for example LivePlot(["reward", "entropy"])')
+        raise ValueError('LivePlot needs at least one metric per panel, for example LivePlot(["reward", "entropy"])')
     return panels
 
 
@@ -294,8 +298,8 @@ def _one_for_each_prompt(completions: Iterable[Any], count: int) -> list[Any]:
     return list(first.values())[:count]
 
 
-def _notebook_shell() -> Any | None:
-    """The IPython shell of a Jupyter kernel, or None in a script or a terminal."""
+def notebook_shell() -> Any | None:
+    """Return the IPython shell of a Jupyter kernel, or None in a script or a terminal."""
     ipython = sys.modules.get("IPython")  # a script that has not imported IPython is not running in it
     shell = ipython.get_ipython() if ipython is not None else None
     return shell if hasattr(shell, "kernel") else None

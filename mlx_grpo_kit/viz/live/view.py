@@ -20,7 +20,7 @@ SECONDS_BETWEEN_STILLS = 5.0  # the maximum age of the still picture when the pa
 
 
 class NotebookView:
-    """Widgets on the page, until `replace_by` leaves only a still picture with a line on the end of the run.
+    """Widgets on the page, until `replace_by` leaves only a still picture with a line about the end of the run.
 
     Only the training thread changes the content; the buttons' callbacks set the run's events and their own labels. A
     kernel may call them in a thread where nothing else is safe.
@@ -32,7 +32,7 @@ class NotebookView:
 
         self._status, self._warnings = widgets.HTML(), widgets.HTML()
         self._picture, self._table = widgets.HTML(), widgets.HTML()
-        self._pause = widgets.Button(description="Pause", icon="pause", tooltip="Hold the run after this step")
+        self._pause = widgets.Button(description="Pause", icon="pause", tooltip="Pause the run after this step")
         self._stop = widgets.Button(description="Stop", icon="stop", tooltip="End the run after this step")
         bar = [self._status]
         if run is not None:
@@ -53,14 +53,14 @@ class NotebookView:
         note = f"Last seen {status}. Run the cell to train again."
         if self._next_still is None:
             show_live(self._box, picture, note, self._places)
-            self._next_still = 0.0  # there are no curves yet: the next frame, which has some, leaves a still of its own
+            self._next_still = 0.0  # there are no curves yet; the next frame, which has some, renews the still picture
             return
         if keep or time.monotonic() >= self._next_still:
             self._put(1, still(picture, note, completions_table(completions) if completions else None))
             self._next_still = time.monotonic() + SECONDS_BETWEEN_STILLS
 
     def show_paused(self, paused: bool) -> None:
-        """Label the Pause button for what it does next."""
+        """Label the Pause button with its next action."""
         self._pause.description, self._pause.icon = ("Resume", "play") if paused else ("Pause", "pause")
 
     def replace_by(self, picture: Picture, status: str, completions: Sequence[Any], warnings: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""draw_graph: what is read from each engine, where the boxes go, what is written in them, and large graphs."""
+"""Graphs: reading them from each engine, the places of boxes, the text in them, and large graphs."""
 # ruff: noqa: RUF001 (pictures have a real minus and times sign)
 
 import base64
@@ -48,7 +48,7 @@ def random_parents(seed, count=60):
 
 
 def boxes(picture):
-    """{first line of text: all lines} of each box of the picture."""
+    """Return {first line of text: all lines} for each box of the picture."""
     tree = ElementTree.fromstring(picture.svg)
     groups = [group for group in tree.iter(f"{SVG}g") if group.get("class", "").startswith("node")]
     return [["".join(text.itertext()) for text in group.iter(f"{SVG}text")] for group in groups]
@@ -65,12 +65,12 @@ def test_boxes_show_operation_label_number_and_gradient():
     assert boxes(draw_graph(product)) == [["a", "2", "grad −3"], ["−3", "grad 2"], ["× p", "−6", "grad 1"]]
 
 
-def test_pointing_at_a_box_says_its_formula_and_derivatives():
+def test_pointing_at_a_box_shows_its_formula_and_derivatives():
     hovers = [title.text for title in ElementTree.fromstring(draw_graph(small()).svg).iter(f"{SVG}title")]
     assert "c = a × b: −6, gradient 0.25\nd c / d a = −3\nd c / d b = 2" in hovers
 
 
-def test_the_words_say_every_node_and_stand_in_the_title():
+def test_the_words_describe_every_node_and_are_in_the_title():
     picture = draw_graph(small())
     assert picture.alt.splitlines()[:3] == [
         "Graph of 6 nodes, 3 of them leaves.",
@@ -139,7 +139,7 @@ def assert_in_order_and_apart(parents, sizes, layout, gap):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_boxes_stand_apart_and_after_their_parents(seed):
+def test_boxes_do_not_overlap_and_come_after_their_parents(seed):
     rng = random.Random(seed)
     parents = random_parents(seed)
     sizes = [(rng.uniform(40, 120), rng.uniform(20, 60)) for _ in parents]
@@ -149,8 +149,8 @@ def test_boxes_stand_apart_and_after_their_parents(seed):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_lines_run_around_boxes(seed):
-    """A line passes a column it does not end in outside of every box there."""
+def test_lines_avoid_boxes(seed):
+    """A line that passes through a column avoids every box there."""
     parents = random_parents(seed, 30)
     sizes = [(80.0, 40.0)] * 30
     layout = lay_out(parents, sizes, layer_gap=40, gap=12)
@@ -161,7 +161,7 @@ def test_lines_run_around_boxes(seed):
                 assert abs(np.interp(center_x, xs, ys) - center_y) >= 20, (parent, child)
 
 
-def test_a_leaf_stands_just_before_its_first_use():
+def test_a_leaf_is_placed_right_before_its_first_use():
     # 0 -> 1 -> 2 -> 3, and the leaf 4 used by 5 = (3, 4)
     assert _layers([(), (0,), (1,), (2,), (), (3, 4)]) == [0, 1, 2, 3, 3, 4]
 
@@ -175,8 +175,8 @@ def test_a_tree_is_drawn_without_crossings_and_its_root_in_the_middle():
     assert y[6] == pytest.approx((y[4] + y[5]) / 2, abs=1)
 
 
-def test_crossings_that_can_be_avoided_are():
-    # 0..3 feed 7..4 in reverse: drawn in the order of their numbers every line would cross every other.
+def test_avoidable_crossings_are_avoided():
+    # 0..3 feed 7..4 in reverse: in the order of their numbers, every line would cross every other.
     parents = [(), (), (), (), (3,), (2,), (1,), (0,), (4, 5, 6, 7)]
     y = [center[1] for center in lay_out(parents, [(50.0, 30.0)] * 9, layer_gap=40, gap=10).centers]
     assert sorted(range(4), key=y.__getitem__) == [7 - node for node in sorted(range(4, 8), key=y.__getitem__)]
@@ -208,7 +208,7 @@ def test_a_large_graph_is_collapsed_and_counts_everything(width, samples):
     assert few[-1].op == "+"
 
 
-def test_150_nodes_are_drawn_one_by_one():
+def test_150_nodes_are_drawn_individually():
     value = Value(1.0)
     for _ in range(149):
         value = value.tanh()
@@ -227,7 +227,7 @@ def test_alternating_operations_are_cut_off_far_from_the_result():
     assert drawn[-1][0] == "exp"
 
 
-def test_boxes_of_many_have_no_circle():
+def test_boxes_of_several_nodes_form_no_cycle():
     for seed in range(20):
         nodes = read_graph(perceptron(2, 3))
         rng = random.Random(seed)
@@ -289,7 +289,7 @@ def test_an_mlx_operation_with_two_results():
 
 
 @pytest.mark.parametrize("thing", [3.0, None, [Value(1.0)], "no graph"])
-def test_what_is_not_a_graph_is_named(thing):
+def test_an_object_that_is_not_a_graph_raises_an_error(thing):
     with pytest.raises(TypeError, match=r"draw_graph got .*; expected"):
         draw_graph(thing)
 

@@ -1,4 +1,4 @@
-"""The stepper and the panel under it, without a kernel: move a control, look at what is drawn."""
+"""The stepper and its panel, without a kernel: move a control, and check the picture."""
 # ruff: noqa: RUF001 (pictures have a real minus and times sign)
 
 import random
@@ -31,12 +31,12 @@ def test_it_walks_forward_and_then_backward():
         "Forward, 1 of 2",
         "Forward, 2 of 2",
         "Backward begins",
-        "Backward, 1 of 2: d hands its gradient 1 on",
-        "Backward, 2 of 2: c hands its gradient 1 on",
+        "Backward, 1 of 2: d passes its gradient 1 on",
+        "Backward, 2 of 2: c passes its gradient 1 on",
     ]
 
 
-def test_each_moment_says_the_local_derivative_and_the_sum():
+def test_each_moment_shows_the_local_derivative_and_the_sum():
     moments = Stepper(product()).moments
     assert moments[1].sentences == ("c = a × b = 2 × −3 = −6",)
     assert moments[5].sentences == (
@@ -68,7 +68,7 @@ def test_the_last_moment_has_torchs_gradients():
     assert shown == [short(tensor.grad.item()) for tensor in tensors]
 
 
-def test_watching_changes_nothing():
+def test_the_walk_does_not_change_the_graph():
     root = product()
     root.backward()
     before = [(node.data, node.grad) for node in (root, *root.parents)]
@@ -92,7 +92,7 @@ def test_the_slider_and_the_buttons_move_the_picture():
     assert play.max == panel.controls["step"].max == 5
 
 
-def test_it_leaves_a_whole_graph_in_the_notebook(outputs_of):
+def test_the_notebook_stores_the_whole_graph(outputs_of):
     widget, data = outputs_of(Stepper(product()))
     assert "application/vnd.jupyter.widget-view+json" in widget
     assert 'src="data:image/svg+xml;base64,' in data["text/html"]
@@ -100,7 +100,7 @@ def test_it_leaves_a_whole_graph_in_the_notebook(outputs_of):
     assert data["text/plain"].startswith("Graph of 4 nodes")
 
 
-def test_graphs_it_cannot_walk():
+def test_graphs_that_it_cannot_walk():
     random.seed(0)
     with pytest.raises(ValueError, match=r"nodes; expected at most 60.*draw_graph"):
         Stepper(MLP(2, [16, 1])([1.0, 2.0]))
@@ -111,7 +111,7 @@ def test_graphs_it_cannot_walk():
 # -- the panel --------------------------------------------------------------------------------------------------------
 
 
-def test_a_panel_draws_what_its_controls_say(outputs_of):
+def test_a_panel_draws_the_values_of_its_controls(outputs_of):
     seen = []
 
     def draw(n):
@@ -144,12 +144,12 @@ def test_a_slider_ends_where_the_picture_does():
     panel = Panel(draw, limits=lambda size, **_: {"place": size}, size=IntSlider(4, 1, 9), place=IntSlider(8, 1, 99))
     assert (panel.controls["place"].max, seen) == (4, [(4, 4)])
     panel.set(size=2)
-    assert (panel.controls["place"].max, seen) == (2, [(4, 4), (2, 2)])  # one drawing, of where the slider stands
+    assert (panel.controls["place"].max, seen) == (2, [(4, 4), (2, 2)])  # one drawing, for the slider's value
     panel.set(size=9)
     assert (panel.controls["place"].max, seen[-1]) == (9, (9, 2))
 
 
-def test_what_cannot_be_drawn_is_said_and_the_picture_stays():
+def test_an_error_in_drawing_is_shown_and_the_picture_stays():
     def draw(n):
         if n > 5:
             raise ValueError(f"{n} is <too> much")

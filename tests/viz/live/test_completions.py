@@ -1,4 +1,4 @@
-"""The table of completions: readable without colour, and safe whatever a model wrote."""
+"""The table of completions: readable without colour, and safe for any text of a model."""
 
 import math
 from types import SimpleNamespace as Record
@@ -8,7 +8,7 @@ import pytest
 from mlx_grpo_kit.viz import completions_table
 
 
-def test_what_a_model_wrote_cannot_become_markup():
+def test_a_models_text_cannot_become_markup():
     html = completions_table(
         [Record(prompt="<b>2+2=", completion="<script>alert(1)</script>", reward=0.0)], title="<i>"
     )._repr_html_()
@@ -21,7 +21,7 @@ def test_what_a_model_wrote_cannot_become_markup():
 @pytest.mark.parametrize(
     ("advantage", "words"), [(1.5, "▲ up"), (-0.5, "▼ down"), (0.0, "• neither way"), (math.nan, "")]
 )
-def test_the_direction_is_said_in_words(advantage, words):
+def test_the_direction_is_written_in_words(advantage, words):
     table = completions_table([Record(prompt="1+1=", completion="2", reward=1.0, advantage=advantage)])
     assert repr(table).splitlines()[1].endswith(words)
     assert words in table._repr_html_()
@@ -32,7 +32,7 @@ def test_columns_are_those_the_records_have():
     assert "advantage" not in repr(completions_table([Record(prompt="p", completion="c", reward=0.5)]))
 
 
-def test_a_group_says_its_prompt_once():
+def test_a_group_shows_its_prompt_once():
     pairs = [("12+34=", "46"), ("12+34=", "47"), ("1+1=", "2")]
     records = [Record(prompt=prompt, completion=completion) for prompt, completion in pairs]
     html = completions_table(records)._repr_html_()

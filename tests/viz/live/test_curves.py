@@ -1,4 +1,4 @@
-"""The picture of a run: its smoothed line against the definition, gaps, panels, and the words that stand for it."""
+"""The picture of a run: its smoothed line against the definition, gaps, panels, and its description."""
 
 import base64
 import io
@@ -15,14 +15,14 @@ from mlx_grpo_kit.viz.style import three_digits
 
 
 def weighted_mean(values, smoothing):
-    """The definition: of the finite values, the newest has weight 1 and each older one `smoothing` times as much."""
+    """Compute the definition: the newest finite value has weight 1, and each older one `smoothing` times as much."""
     finite = np.array([value for value in values if math.isfinite(value)])
     weights = smoothing ** np.arange(len(finite))[::-1]
     return float(np.sum(weights * finite) / np.sum(weights))
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.5, 0.9])
-def test_smooth_is_the_weighted_mean_of_what_came_before(smoothing):
+def test_smooth_is_the_weighted_mean_of_the_values_so_far(smoothing):
     values = np.random.default_rng(0).normal(size=40).tolist()
     expected = [weighted_mean(values[:end], smoothing) for end in range(1, 41)]
     np.testing.assert_allclose(smooth(values, smoothing), expected, rtol=1e-12)
@@ -50,19 +50,19 @@ NAN = math.nan
         ([NAN, 0.1, NAN, NAN, 0.2, NAN, NAN, 0.3], True),
         ([0.1, NAN, 0.2, NAN, 0.3], True),
         ([0.1, 0.2, NAN, NAN, NAN, 0.3, 0.4], False),  # a gap in a metric of every step
-        ([NAN] * 50 + [0.1, 0.2, 0.3], False),  # one that began late
-        ([0.1, 0.2, 0.3] + [NAN] * 50, False),  # and one that broke
+        ([NAN] * 50 + [0.1, 0.2, 0.3], False),  # a metric that began late
+        ([0.1, 0.2, 0.3] + [NAN] * 50, False),  # a metric that stopped early
         ([0.1, NAN, 0.2, 0.3], False),
         ([NAN, NAN, 0.1], False),
         ([NAN], False),
         ([], False),
     ],
 )
-def test_what_comes_now_and_then(values, expected):
+def test_comes_now_and_then(values, expected):
     assert comes_now_and_then(values) is expected
 
 
-def test_a_metric_that_comes_now_and_then_is_joined_as_it_is():
+def test_a_metric_measured_now_and_then_is_joined_without_smoothing():
     accuracy = [NAN, 0.5, NAN, NAN, 0.9, NAN, NAN, 0.7, NAN]
     figure = draw_curves([*range(10, 100, 10)], {"accuracy": accuracy}, {"accuracy": ["accuracy"]}, smoothing=0.9)
     [line] = figure.axes[0].lines
@@ -75,7 +75,7 @@ def test_a_metric_that_comes_now_and_then_is_joined_as_it_is():
     assert words.endswith("accuracy: from 0.500 to 0.700 (lowest 0.500, highest 0.900).")
 
 
-def test_a_logarithmic_panel_beside_a_plain_one():
+def test_a_logarithmic_panel_next_to_a_linear_one():
     history = {"loss": [2.0, 1.0, 0.5], "difference": [2e-16, 3e-15, 5e-14]}
     panels = {"loss": ["loss"], "largest difference": ["difference"]}
     plain, log = draw_curves([1, 2, 3], history, panels, smoothing=0.5, log=["largest difference"]).axes
@@ -102,7 +102,7 @@ def test_a_long_unsmoothed_line_shows_points_only_where_no_line_is():
     )
 
 
-def test_zeros_on_a_logarithmic_axis_stand_at_its_bottom():
+def test_zeros_on_a_logarithmic_axis_are_at_its_bottom():
     history = {"d": [0.0, 1e-16, 0.0, 1e-12, 0.0]}
     figure = draw_curves([1, 2, 3, 4, 5], history, {"d": ["d"]}, smoothing=0, log=["d"])
     to_png(figure)
@@ -143,11 +143,11 @@ def test_one_value_fills_a_power_of_ten():
         ([1e-9, 1e-7], True, 1e-7),
     ],
 )
-def test_the_number_that_stands_for_a_metric_now(values, log, expected):
+def test_the_current_number_of_a_metric(values, log, expected):
     assert latest(values, 0.0, log) == pytest.approx(expected, nan_ok=True)
 
 
-def test_curve_is_what_is_drawn():
+def test_curve_returns_the_drawn_line():
     assert curve([4.0, 1.0], 0.0) == ([0, 1], [4.0, 1.0])
     assert curve([NAN, 4.0, NAN, 1.0], 0.5) == ([1, 3], [4.0, 1.0])
 
@@ -167,7 +167,7 @@ def test_lines_of_one_panel_differ_in_colour_style_and_marker():
     assert [text.get_text().split()[0] for text in figure.axes[0].get_legend().get_texts()] == names
 
 
-def test_panels_wrap_and_spare_places_stay_empty():
+def test_panels_wrap_and_unused_places_stay_empty():
     panels = {name: [name] for name in "abcd"}
     figure = draw_curves([1], {name: [1.0] for name in "abcd"}, panels)
     assert [axis.get_visible() for axis in figure.axes] == [True] * 4 + [False] * 2
@@ -178,7 +178,7 @@ def test_the_axis_is_as_long_as_the_whole_run():
     assert draw_curves([1, 9], {"a": [1, 2]}, {"a": ["a"]}).axes[0].get_xlim()[1] < 10
 
 
-def test_a_metric_that_never_came_is_named_beside_those_that_did():
+def test_a_metric_without_values_is_named_along_with_existing_metrics():
     figure = draw_curves([1], {"reward": [1.0], "kl": [0.0]}, {"rewrad": ["rewrad"]})
     [words] = [text.get_text() for text in figure.axes[0].texts]
     assert words == "waiting for rewrad\nmetrics so far: kl, reward"
@@ -195,7 +195,7 @@ def test_the_picture_is_white_and_has_the_size_it_says():
     assert data["text/plain"] == 'words & "more"'
 
 
-def test_words_give_start_end_and_extremes():
+def test_the_description_has_start_end_and_extremes():
     history = {"reward": [0.25, 1.0, 0.0, 0.75], "kl": [math.nan] * 4}
     words = describe_curves([1, 2, 3, 4], history, {"both": ["reward", "kl"]}, title="Addition", smoothing=0.0)
     assert words == (
@@ -209,6 +209,6 @@ def test_three_digits(value, words):
     assert three_digits(value) == words
 
 
-def test_a_picture_without_words_is_refused():
-    with pytest.raises(ValueError, match="needs alt"):
+def test_a_picture_without_a_description_raises_an_error():
+    with pytest.raises(ValueError, match="alt is empty"):
         show_picture(new_figure(1, 1), " ")

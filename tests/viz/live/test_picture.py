@@ -1,4 +1,4 @@
-"""A picture that is drawn again while a loop runs: how often, and what is left at the end."""
+"""A picture that is redrawn while a loop runs: its pace, and the last picture."""
 
 import time
 
@@ -10,7 +10,7 @@ from mlx_grpo_kit.viz import LivePicture
 
 @pytest.fixture
 def clock(monkeypatch):
-    """[seconds]: the time, which only the test moves."""
+    """[seconds]: the time, which only the test changes."""
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     return now
@@ -18,7 +18,7 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def shown(monkeypatch):
-    """The words of what is displayed, in order."""
+    """The descriptions of the displayed pictures, in order."""
     words = []
 
     class Handle:
@@ -34,7 +34,7 @@ def shown(monkeypatch):
 
 
 def run(clock, seconds_to_draw=0.0):
-    """Ten updates, a tenth of a second between them, and the end."""
+    """Make ten updates, a tenth of a second apart, and finish."""
 
     def draw(title):
         clock[0] += seconds_to_draw
@@ -48,12 +48,12 @@ def run(clock, seconds_to_draw=0.0):
     return live
 
 
-def test_it_keeps_to_its_pace_and_shows_the_last(clock, shown):
+def test_it_keeps_its_pace_and_shows_the_last_picture(clock, shown):
     live = run(clock)
     assert shown == ["step 0", "step 3", "step 6", "step 9", "over"]
     assert live.frames == 5
 
 
-def test_a_picture_that_takes_long_comes_more_rarely(clock, shown):
+def test_a_slow_picture_is_drawn_less_often(clock, shown):
     run(clock, seconds_to_draw=0.045)
     assert shown == ["step 0", "step 5", "over"]

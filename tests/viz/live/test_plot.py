@@ -1,4 +1,4 @@
-"""LivePlot without a notebook: what it keeps, what it refuses, how a run ends in the foreground and in a thread."""
+"""LivePlot without a notebook: its history, its errors, and the end of a run in the foreground and in a thread."""
 
 import math
 import multiprocessing
@@ -26,7 +26,7 @@ def record(step, **metrics):
 
 
 class Training:
-    """A run that says in which thread its steps were computed, and where it was closed."""
+    """A run that records the thread in which its steps were computed, and the thread that closed it."""
 
     def __init__(self, steps, fails_at=None, error=None, seconds=0.0):
         self.steps, self.fails_at, self.error, self.seconds = steps, fails_at, error, seconds
@@ -85,7 +85,7 @@ def test_numpy_scalars_become_floats():
     assert {type(values[0]) for values in plot.history.values()} == {float}
 
 
-def test_steps_go_forward():
+def test_steps_must_increase():
     plot = LivePlot("reward")
     plot.update({"reward": 0.5}, step=5)
     with pytest.raises(ValueError, match="step 5 came after step 5"):
@@ -93,8 +93,8 @@ def test_steps_go_forward():
 
 
 @pytest.mark.parametrize("metrics", [[], {}, {"empty": []}])
-def test_panels_must_hold_something(metrics):
-    with pytest.raises(ValueError, match="at least one metric a panel"):
+def test_panels_must_not_be_empty(metrics):
+    with pytest.raises(ValueError, match="at least one metric per panel"):
         LivePlot(metrics)
 
 
@@ -120,7 +120,7 @@ def test_status_and_words_follow_the_logarithmic_axis():
     assert plot.alt_text.endswith("d: from 1.00e-09 to 0.00 (lowest 0.00, highest 1.00e-09).")
 
 
-def test_the_status_keeps_the_last_of_a_metric_that_comes_now_and_then():
+def test_the_status_keeps_the_last_value_of_a_metric_measured_now_and_then():
     plot = LivePlot(["accuracy", "loss"])
     for step in range(1, 11):
         plot.update({"loss": 1.0, **({"accuracy": step / 10} if step % 4 == 0 else {})})
@@ -210,7 +210,7 @@ def test_the_picture_that_stays_on_the_page_has_curves_from_the_second_frame_on(
 # -- in the foreground ------------------------------------------------------------------------------------------------
 
 
-def test_watch_passes_the_steps_on():
+def test_watch_yields_the_steps():
     plot = LivePlot("reward")
     assert [step.step for step in plot.watch(Training(5))] == [1, 2, 3, 4, 5]
     assert plot.history == {"reward": [0.1, 0.2, 0.3, 0.4, 0.5]}
@@ -251,7 +251,7 @@ def test_a_run_can_be_continued():
 # -- in a thread ------------------------------------------------------------------------------------------------------
 
 
-def test_all_of_the_run_happens_in_one_other_thread():
+def test_the_whole_run_happens_in_one_other_thread():
     plot, training = LivePlot("reward"), Training(5)
     run = plot.start(training)
     run.wait()
@@ -298,20 +298,20 @@ def test_a_paused_run_can_be_stopped():
     assert plot.state == "stopped"
 
 
-def test_waiting_raises_what_ended_the_run():
+def test_waiting_raises_the_error_that_ended_the_run():
     run = LivePlot("reward").start(Training(5, fails_at=3, error=ZeroDivisionError("here")))
     with pytest.raises(ZeroDivisionError, match="here"):
         run.wait()
     assert run.last.step == 2
 
 
-def test_a_metric_that_is_no_float_ends_the_run_with_its_error():
+def test_a_metric_that_is_not_a_float_ends_the_run_with_an_error():
     run = LivePlot("reward").start([record(1, reward=torch.tensor(1.0))])
     with pytest.raises(TypeError, match="metric 'reward'"):
         run.wait()
 
 
-def test_waiting_can_give_up_without_ending_the_run():
+def test_waiting_can_time_out_without_ending_the_run():
     run = LivePlot("reward").start(Training(10_000, seconds=0.005))
     with pytest.raises(TimeoutError, match=r"not over after 0\.05 s"):
         run.wait(timeout=0.05)
@@ -332,7 +332,7 @@ def test_await_waits_too():
     assert asyncio.run(cell()) == "finished"
 
 
-def test_another_run_stops_the_one_before():
+def test_another_run_stops_the_previous_one():
     plots = LivePlot("reward"), LivePlot("reward")
     first = plots[0].start(Training(10_000, seconds=0.005))
     first.pause()
@@ -342,7 +342,7 @@ def test_another_run_stops_the_one_before():
     assert plots[1].state == "finished"
 
 
-def test_one_run_in_one_plot():
+def test_a_plot_shows_one_run_at_a_time():
     plot = LivePlot("reward")
     run = plot.start(Training(10_000, seconds=0.005))
     with pytest.raises(RuntimeError, match="already shows a run"):
@@ -351,7 +351,7 @@ def test_one_run_in_one_plot():
     run.wait()
 
 
-def test_the_thread_of_a_run_waits_for_no_run():
+def test_the_thread_of_a_run_cannot_wait_for_a_run():
     """Each of these would wait for its own end."""
     plot, refused, started = LivePlot("reward"), [], threading.Event()
 
@@ -373,7 +373,7 @@ def test_the_thread_of_a_run_waits_for_no_run():
     assert (plot.state, plot.steps) == ("finished", [1, 2])
 
 
-def test_a_run_that_the_plot_refuses_is_closed():
+def test_a_run_that_the_plot_rejects_is_closed():
     closed = []
 
     def steps():
@@ -390,8 +390,8 @@ def test_a_run_that_the_plot_refuses_is_closed():
     assert closed != [threading.get_ident()]
 
 
-def test_a_run_gives_mlx_streams_back_in_its_own_thread_before_it_is_over(monkeypatch):
-    """Left to the end of the thread, they abort most scripts that end right after `run.wait()`."""
+def test_a_run_frees_mlx_streams_in_its_own_thread_before_it_is_over(monkeypatch):
+    """If the streams stayed until the end of the thread, most scripts that end right after `run.wait()` would abort."""
     cleared = []
     monkeypatch.setitem(
         sys.modules, "mlx.core", SimpleNamespace(clear_streams=lambda: cleared.append(threading.get_ident()))
@@ -427,7 +427,7 @@ def test_a_forked_child_has_no_run():
         run.wait()
 
 
-def test_a_script_that_ends_while_mlx_trains_in_the_thread_ends_in_good_order():
+def test_a_script_that_ends_while_mlx_trains_in_the_thread_ends_cleanly():
     code = """
 from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.viz import LivePlot
@@ -446,7 +446,7 @@ print("main is over")
     assert (done.returncode, done.stdout, done.stderr) == (0, "main is over\n", "")
 
 
-def test_what_is_wrong_is_said_in_words():
+def test_problems_are_described_in_words():
     plot = LivePlot("reward")
     for step in range(1, 31):
         plot.update({"reward": 0.2, "frac_reward_zero_std": 1.0, "grad_norm": 0.0}, step)
