@@ -92,8 +92,8 @@ class GRPOTrainer:
     ):
         refuse_after_fork()
         self.args, self.world = args or GRPOConfig(), world or World()
-        policy = _saved.policy if _saved else Policy.begin(config, params, self.args)
-        self.policy = in_shards(policy, self.args, self.world)
+        whole = _saved.policy if _saved else Policy.begin(config, params, self.args)
+        self.policy = in_shards(whole, self.args, self.world)
         validate_task(task)
         self.args.check_processes(self.world.size)
         self.config, self.tokenizer, self.task = config, tokenizer, task
@@ -349,7 +349,7 @@ class GRPOTrainer:
         saved = saved.beside(folder, base)
         if task.name != saved.task:
             raise ValueError(f"{folder} was trained on task {saved.task!r}, not {task.name!r}. Pass the same task.")
-        given = saved.policy.config, {}, saved.tokenizer, task, replace(saved.args, **changes)
-        trainer = cls(*given, world, **vars(own), _saved=saved)
+        args = replace(saved.args, **changes)
+        trainer = cls(saved.policy.config, {}, saved.tokenizer, task, args, world, **vars(own), _saved=saved)
         trainer._changes = changed_settings(saved.args, trainer.args)
         return trainer
