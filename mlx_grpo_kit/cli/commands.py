@@ -74,6 +74,8 @@ def _train(options: argparse.Namespace) -> int:
         options.log_completions = KEEP if options.log_completions is None else options.log_completions
     if options.processes == 1:
         options.processes = None
+    if options.processes and "TORCHELASTIC_RUN_ID" in os.environ:
+        raise ValueError(f"--processes is {options.processes}, and torchrun has started the processes. Leave it out.")
     if options.processes and "MLX_RANK" not in os.environ:
         return _train_in_processes(options)
     from mlx_grpo_kit.cli.training_run import train
@@ -90,7 +92,7 @@ def _train(options: argparse.Namespace) -> int:
 
 def _train_in_processes(options: argparse.Namespace) -> int:
     from mlx_grpo_kit.cli.processes import ProcessDiedError, run_processes
-    from mlx_grpo_kit.cli.typed import way_on
+    from mlx_grpo_kit.cli.typed import together, way_on
     from mlx_grpo_kit.runs.folder import RunFolder, check_writable
 
     check_writable(options.output)
@@ -100,7 +102,7 @@ def _train_in_processes(options: argparse.Namespace) -> int:
         return run_processes(options.arguments, options.processes)
     except ProcessDiedError as error:
         begun = folder.written_at() not in (None, before) or options.resume
-        raise ProcessDiedError(f"{error} {way_on(folder, options.processes, begun)}") from error
+        raise ProcessDiedError(f"{error} {way_on(folder, together(options), begun)}") from error
 
 
 def _generate(options: argparse.Namespace) -> int:

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from mlx_grpo_kit.cli.display import RunDisplay
 from mlx_grpo_kit.cli.run_curves import draw_curves
+from mlx_grpo_kit.cli.shared_saving import Saver, take_part
 from mlx_grpo_kit.cli.stopping import Output, StopSignal
 from mlx_grpo_kit.cli.typed import command_line, train_on, way_on
 from mlx_grpo_kit.grpo import GRPOTrainer, TrainingDivergedError, TrainStep
@@ -28,7 +29,10 @@ class RunFailedError(RuntimeError):
 
 
 class NoReport:
-    """The additional work of the other processes: none. It has the methods of `Report`."""
+    """The additional work of the other processes: to take part in saves. It has the methods of `Report`."""
+
+    def __init__(self, trainer: GRPOTrainer):
+        self._trainer = trainer
 
     def __enter__(self) -> NoReport:
         return self
@@ -39,7 +43,11 @@ class NoReport:
     def _nothing(self, *given: object) -> None:
         pass
 
-    measuring = begin = write = done = save = _nothing
+    def _take_part(self, *given: object) -> None:
+        take_part(self._trainer)
+
+    measuring = begin = write = _nothing
+    done = save = _take_part
 
     def end(self) -> int:
         return 0
@@ -50,13 +58,19 @@ class Report:
 
     Args:
         folder: an entered RunFolder; it becomes the run's at the first step.
-        processes: the value of --processes, for the printed commands.
+        together: the options for several processes, for the printed commands.
     """
 
     def __init__(
-        self, folder: RunFolder, settings: RunSettings, trainer: GRPOTrainer, stop: StopSignal, processes: int | None
+        self,
+        folder: RunFolder,
+        settings: RunSettings,
+        trainer: GRPOTrainer,
+        stop: StopSignal,
+        together: Sequence[object] = (),
     ):
-        self.folder, self.settings, self.trainer, self.stop, self.processes = folder, settings, trainer, stop, processes
+        self.folder, self.settings, self.trainer, self.stop, self.together = folder, settings, trainer, stop, together
+        self._saver = Saver(trainer)
         self._title = f"{Path(settings.model).name} learns {settings.task}"
         self._console = Console(file=Output(stop), highlight=False)
         self._before: Mapping[str, float] | None = None
@@ -75,10 +89,11 @@ class Report:
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
         self._display.__exit__(kind, error, trace)
-        if isinstance(error, TaskError | ProcessLostError) and self.folder.is_open:
+        alone = not self.trainer.world.sharded  # a part of a policy is not worth saving
+        if isinstance(error, TaskError | ProcessLostError) and self.folder.is_open and alone:
             self.folder.save(self.trainer)  # a failed step changes nothing: this is the policy of the previous step
         if isinstance(error, TaskError | TrainingDivergedError | OSError):
-            words = f"{str(error).rstrip('.')}. {way_on(self.folder, self.processes, self.folder.is_open)}"
+            words = f"{str(error).rstrip('.')}. {way_on(self.folder, self.together, self.folder.is_open)}"
             raise RunFailedError(words) from error
 
     def measuring(self) -> None:
@@ -109,18 +124,20 @@ class Report:
         """Show a step that was written, and save a checkpoint if one is due."""
         self._display.update(step, metrics)
         if self.settings.keep_best and "eval/accuracy" in metrics and self.folder.best_point()[0] == step.step:
-            self.trainer.save_pretrained(self.folder.best, model_folder(self.settings.model))
+            self._saver.save_pretrained(self.folder.best, model_folder(self.settings.model))
         if step.step % self.settings.save_every == 0:
-            self.folder.save(self.trainer)
+            self.folder.save(self._saver)
             draw_curves(self.folder, self._title)
+        self._saver.over()
 
     def save(self) -> None:
         """Save the run and its policy, if any step was done."""
         if self.folder.is_open:
             self._display.phase("saving")
-            self.folder.save(self.trainer)
-            self.trainer.save_pretrained(self.folder.policy, model_folder(self.settings.model))
+            self.folder.save(self._saver)
+            self._saver.save_pretrained(self.folder.policy, model_folder(self.settings.model))
             draw_curves(self.folder, self._title)
+        self._saver.over()
 
     def end(self) -> int:
         """Report the result, the files, problems and the next commands; return the exit status."""
@@ -129,7 +146,6 @@ class Report:
             self._console.print("Stopped before the end of the first step; nothing was written.")
             return 128 + self.stop.number
         done = trainer.step == settings.max_steps
-        again = train_on(folder, self.processes)
         lora = trainer.args.lora_r
         policy = folder.typed(folder.policy)
         what = "adapters for mlx-lm and, in peft/, for PEFT" if lora else "a Hugging Face folder"
@@ -147,14 +163,14 @@ class Report:
         if folder.completions.stat().st_size:
             lines.append(f"  samples   {folder.typed(folder.completions)}")
         if not done:
-            lines.append(f"Go on:    {command_line(*again)}")
+            lines.append(f"Go on:    {train_on(folder, *self.together)}")
         prompt, how = _as_typed(trainer.task.held_out(1)[0].prompt, getattr(trainer.task, "chat_template_kwargs", {}))
         lines.append(f"Try it:   {command_line('generate', '--model', policy, '--num', 4, *how, *prompt)}")
         if lora:
             whole = folder.typed(folder.path / "fused")
             lines.append(f"Fuse:     {command_line('fuse', '--adapter', policy, '--output', whole)}")
         if done:
-            lines.append(f"Go on:    {command_line(*again, '--max-steps', 2 * settings.max_steps)}")
+            lines.append(f"Go on:    {train_on(folder, *self.together, '--max-steps', 2 * settings.max_steps)}")
         self._console.print("\n".join(lines), soft_wrap=True, markup=False)
         return 0 if done else 128 + self.stop.number
 

@@ -14,7 +14,7 @@ from mlx_grpo_kit.cli.run_report import NoReport, Report, RunFailedError
 from mlx_grpo_kit.cli.run_start import fresh, resumed
 from mlx_grpo_kit.cli.stopping import StopSignal
 from mlx_grpo_kit.cli.terminal import say
-from mlx_grpo_kit.cli.typed import way_on
+from mlx_grpo_kit.cli.typed import together, way_on
 from mlx_grpo_kit.grpo import GRPOTrainer
 from mlx_grpo_kit.grpo.processes import ProcessLostError, World
 from mlx_grpo_kit.runs.folder import RunFolder, RunSettings
@@ -25,13 +25,13 @@ def train(options: argparse.Namespace, args: Mapping[str, Any]) -> int:
     """Run the command and return the exit status.
 
     `options` has output, model, task, max_steps, save_every, eval_every, eval_problems, log_completions, processes
-    (None if not given), resume and overwrite; `args` are the given fields of GRPOConfig. Raises ValueError, TypeError
-    or OSError for bad input, before anything is written, and RunFailedError.
+    (None if not given), fsdp, resume and overwrite; `args` are the given fields of GRPOConfig. Raises ValueError,
+    TypeError or OSError for bad input, before anything is written, and RunFailedError.
 
     Every process makes the same calls that wait for the others. Only the first one writes and prints. If the others
     fail with the same error they end with status 0, because the first reports it.
     """
-    world = World.join()
+    world = World.join(options.fsdp)
     if options.processes:
         if options.processes != world.size:
             raise ValueError(f"--processes is {options.processes}, and this is one of {world.size}. Leave it out.")
@@ -53,19 +53,21 @@ def train(options: argparse.Namespace, args: Mapping[str, Any]) -> int:
                     raise
                 return 0
             with StopSignal(world) as stop:
-                report = Report(folder, settings, trainer, stop, options.processes) if is_first else NoReport()
+                report = NoReport(trainer)
+                if is_first:
+                    report = Report(folder, settings, trainer, stop, together(options))
                 with report:
                     run_steps(trainer, settings, stop, report)
                     report.save()
             return report.end()
         except KeyboardInterrupt:
             if is_first:
-                say(f"Stopped at once. {way_on(folder, options.processes, folder.is_open)}")
+                say(f"Stopped at once. {way_on(folder, together(options), folder.is_open)}")
             return 128 + signal.SIGINT
         except ProcessLostError as error:
             if options.processes or not is_first:
                 return LOST  # the parent process knows which one it was, and reports it
-            raise RunFailedError(f"{error} {way_on(folder, None, folder.is_open)}") from error
+            raise RunFailedError(f"{error} {way_on(folder, together(options), folder.is_open)}") from error
 
 
 def run_steps(trainer: GRPOTrainer, settings: RunSettings, stop: StopSignal, report: Report | NoReport) -> None:

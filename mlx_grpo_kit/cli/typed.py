@@ -2,31 +2,48 @@
 
 from __future__ import annotations
 
+import argparse
+import os
 import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from mlx_grpo_kit.runs.folder import RunFolder
 
 
-def way_on(folder: RunFolder, processes: int | None, begun: bool) -> str:
+def way_on(folder: RunFolder, together: Sequence[object], begun: bool) -> str:
     """The command that resumes a run, if the run has begun."""
     if not begun:
         return "Nothing was written."
     if not (checkpoints := folder.checkpoints()):
         return f"There is no checkpoint in {folder.path} yet; use --overwrite to start again."
-    return f"Go on from {checkpoints[0].name}: {command_line(*train_on(folder, processes))}"
+    return f"Go on from {checkpoints[0].name}: {train_on(folder, *together)}"
 
 
-def train_on(folder: RunFolder, processes: int | None) -> list[object]:
-    again = ["train", "--output", folder.typed(folder.path), "--resume"]
-    return [*again, "--processes", processes] if processes else again
+def together(options: argparse.Namespace) -> list[object]:
+    """The options of `train` for several processes, as they were given."""
+    return [*(["--processes", options.processes] if options.processes else []), *(["--fsdp"] if options.fsdp else [])]
+
+
+def train_on(folder: RunFolder, *options: object) -> str:
+    """The command that resumes a run, with these options, in as many processes of torchrun as now."""
+    program = PROGRAM
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        python, *kit = PROGRAM
+        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", os.environ["LOCAL_WORLD_SIZE"]]
+        program = [python, *torchrun, *kit]
+    return _line(*program, "train", "--output", folder.typed(folder.path), "--resume", *options)
 
 
 def command_line(*arguments: object) -> str:
     """A command line for the kit, with the same Python or script as now."""
-    return " ".join(_word(str(argument)) for argument in [*PROGRAM, *arguments])
+    return _line(*PROGRAM, *arguments)
+
+
+def _line(*arguments: object) -> str:
+    return " ".join(_word(str(argument)) for argument in arguments)
 
 
 def _program() -> list[object]:

@@ -21,10 +21,12 @@ from typing import Any
 from mlx_grpo_kit.files import MANIFEST, check_saved, read_json, read_manifest, replaced_folder, whole_folder
 from mlx_grpo_kit.grpo.config import GRPOConfig
 from mlx_grpo_kit.grpo.policy import Policy
+from mlx_grpo_kit.grpo.processes import World
+from mlx_grpo_kit.grpo.sharding import ShardedPolicy, own_state
 from mlx_grpo_kit.qwen3 import Qwen3Config, load_pretrained, load_tokenizer, save_pretrained
 from mlx_grpo_kit.qwen3.adapters import Adapters, load_adapters, save_adapters
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
-from mlx_grpo_kit.qwen3.weight_files import load_arrays, save_arrays
+from mlx_grpo_kit.qwen3.weight_files import LaterArray, load_arrays, save_arrays
 from mlx_grpo_kit.runtime import mx
 
 STATE, ADAPTERS = "trainer_state.json", "adapters"
@@ -81,10 +83,33 @@ class Checkpoint:
 def save_checkpoint(folder: str | os.PathLike, checkpoint: Checkpoint) -> None:
     """Write a checkpoint. `folder` appears complete or not at all, and replaces an existing checkpoint.
 
+    If processes share the policy, all of them must call this. The first writes, and the others send it their parts; if
+    it cannot write, they wait for it until its process ends.
+
     Raises FileExistsError if `folder` contains anything that the kit did not write, and OSError if it cannot be
     written.
     """
-    policy, tokenizer = checkpoint.policy, checkpoint.tokenizer
+    policy, moments = checkpoint.policy, _flat(checkpoint.optimizer_state)
+    if not isinstance(policy, ShardedPolicy):
+        _write(folder, checkpoint, policy, moments)
+        return
+    moments = policy.whole_state(moments)
+    if policy.world.rank == 0:
+        _write(folder, checkpoint, policy.whole(with_reference=True), moments)
+    else:
+        policy.whole(with_reference=True)
+        for moment in moments.values():
+            moment.collect()
+    policy.wait()
+
+
+def _write(
+    folder: str | os.PathLike,
+    checkpoint: Checkpoint,
+    policy: Policy,
+    moments: Mapping[str, mx.array] | Mapping[str, LaterArray],
+) -> None:
+    """Write a checkpoint with a policy of whole arrays."""
     state = {
         "step": checkpoint.step,
         "task": checkpoint.task,
@@ -97,17 +122,20 @@ def save_checkpoint(folder: str | os.PathLike, checkpoint: Checkpoint) -> None:
         state["own_parts"] = [*checkpoint.own_parts]
     with replaced_folder(folder) as new:
         if policy.frozen is not None:
-            save_adapters(new / ADAPTERS, policy.config, policy.adapters(), tokenizer=tokenizer)
+            save_adapters(new / ADAPTERS, policy.config, policy.adapters(), tokenizer=checkpoint.tokenizer)
         else:
-            save_pretrained(new / "model", policy.config, policy.trained, tokenizer=tokenizer)
+            save_pretrained(new / "model", policy.config, policy.trained, tokenizer=checkpoint.tokenizer)
             if policy.reference is not None:
                 save_pretrained(new / "reference", policy.config, policy.reference)
-        save_arrays(new / "optimizer.safetensors", _flat(checkpoint.optimizer_state))
+        del policy  # a sharded policy's whole arrays, before the moments need room
+        save_arrays(new / "optimizer.safetensors", moments)
         (new / STATE).write_text(json.dumps(state, indent=2, allow_nan=False) + "\n")
 
 
-def load_checkpoint(folder: str | os.PathLike, config_class: type[GRPOConfig] = GRPOConfig) -> Checkpoint:
-    """Read a checkpoint, after comparing the hash of every file.
+def load_checkpoint(
+    folder: str | os.PathLike, config_class: type[GRPOConfig] = GRPOConfig, world: World | None = None
+) -> Checkpoint:
+    """Read a checkpoint, after comparing the hash of every file; only this process's moments if `world` is sharded.
 
     Raises FileNotFoundError for a missing folder or file, and ValueError for a file that was changed or added.
     """
@@ -130,6 +158,8 @@ def load_checkpoint(folder: str | os.PathLike, config_class: type[GRPOConfig] = 
     if f"reference/{MANIFEST}" in saved:
         reference = load_pretrained(folder / "reference", dtype=None)[1]
     optimizer_state = _nested(load_arrays(folder / "optimizer.safetensors"))
+    if world is not None and world.sharded:
+        optimizer_state = own_state(optimizer_state, world)
     mx.eval(optimizer_state)
     policy = Policy(config, params, state.pop("compute_dtype"), None, scale, reference)
     return Checkpoint(

@@ -250,3 +250,8 @@ def check_changes(settings: Mapping[str, Any]) -> None:
     """Raise ValueError for a setting that cannot change during a run."""
     if fixed := sorted(settings.keys() - set(MAY_CHANGE)):
         raise ValueError(f"{fixed[0]} cannot change during a run; only {', '.join(MAY_CHANGE)} can.")
+
+
+def changed_settings(before: GRPOConfig, after: GRPOConfig) -> dict[str, Any]:
+    """The settings in `MAY_CHANGE` that differ, with their later values."""
+    return {name: getattr(after, name) for name in MAY_CHANGE if getattr(after, name) != getattr(before, name)}

@@ -106,7 +106,7 @@ def evaluate(
             "temperature above 0, or num_samples to 1."
         )
     names = tuple(map(reward_name, rewards.reward_funcs))
-    task, world = sampler.task, sampler.world
+    task, world, policy = sampler.task, sampler.world, policy.whole()
     results = np.zeros([0, num_samples, 4 + len(names)])
     own = world.part(num_problems)
     with world.together(TaskError, ValueError):

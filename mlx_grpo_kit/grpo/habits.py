@@ -124,7 +124,7 @@ HABITS: dict[str, str] = {
     "auto_find_batch_size": "estimate_memory(config, args) estimates what fits",
     "data_seed": "seed; --seed",
     "deepspeed": _PROCESSES,
-    "fsdp": _PROCESSES,
+    "fsdp": "World.join(sharded=True), or train --backend torch --fsdp: several processes share one policy",
     "ddp_backend": _PROCESSES,
     "local_rank": _PROCESSES,
     "group_size": "num_generations",

@@ -55,7 +55,12 @@ class OwnParts:
         """The parts of a step: these, and the kit's parts for the rest."""
         length, world = sampler.max_completion_length, sampler.world
         loss = args.loss(length)
-        learner = self.learner or learner_class(args, policy.dtype)
+        learner = self.learner or learner_class(args, policy.dtype, world.sharded)
+        if world.sharded and not learner.takes_parts:
+            raise ValueError(
+                f"learner is {learner.__name__}, which needs whole parameters, and fsdp gives each process a part of "
+                "them. Make it a subclass of ShardedTorchLearner, or leave out one of the two."
+            )
         return Parts(
             sampler=self.sampler or sampler,
             rewards=TaskRewards(reward_funcs, args, length, world, warned_of),

@@ -1,11 +1,12 @@
 """Several processes, on one machine or many, that train one policy together through MLX's `mx.distributed`.
 
-Every process has the whole model and does its share of each step: it samples and scores its part of the prompts, all
-see all rewards, and the gradients are added. The random numbers of a row depend only on its position in the whole
-batch, so any number of processes gives the same run up to float32 rounding.
+Every process does its share of each step: it samples and scores its part of the prompts, all see all rewards, and the
+gradients are added. Every process has the whole model, unless the world is sharded (`sharding.py`). The random numbers
+of a row depend only on its position in the whole batch, so any number of processes gives the same run up to float32
+rounding.
 
 `mlx.launch -n 4 ...` starts the processes, and so does `train --processes 4` on one machine; a single process is a
-`World` of one.
+`World` of one. Processes that torchrun starts exchange through torch's gloo instead (`gloo.py`).
 
 The cost, on paper: the gradients of P parameters are 4 P bytes, of which each of N processes in a ring sends and
 receives 2 (N - 1) / N. So a step waits 8 P (N - 1) / (N B) seconds for a network of B bytes per second, a third more at
@@ -23,10 +24,13 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import numpy as np
 
 from mlx_grpo_kit.runtime import mx
+
+T = TypeVar("T")
 
 MESSAGE = 1 << 24
 """The most numbers in a message of gradients (64 MB), unless one parameter alone has more."""
@@ -36,31 +40,72 @@ class ProcessLostError(RuntimeError):
     """Another process of the world is gone, so training together cannot continue."""
 
 
+class Exchange(Protocol):
+    """Exchanges between processes; `Gloo` in `gloo.py` describes the methods."""
+
+    rank: int
+    size: int
+
+    def all_gather(self, sent: np.ndarray) -> np.ndarray: ...
+
+    def all_sum(self, values: mx.array) -> mx.array: ...
+
+    def sum_scatter(self, rows: np.ndarray) -> np.ndarray: ...
+
+
+class Ring:
+    """Exchanges through MLX's `mx.distributed`."""
+
+    def __init__(self, group: mx.distributed.Group):
+        self._group, self.rank, self.size = group, group.rank(), group.size()
+
+    def all_gather(self, sent: np.ndarray) -> np.ndarray:
+        """The bytes of all processes, one after the other: uint8 [N] -> [size * N]."""
+        received = mx.distributed.all_gather(mx.array(sent), group=self._group)
+        mx.eval(received)  # raises an error if a process is gone; NumPy would read what is there
+        return np.array(received)
+
+    def all_sum(self, values: mx.array) -> mx.array:
+        """The sum over all processes, float32 of any shape; evaluated."""
+        sums = mx.distributed.all_sum(values, group=self._group)
+        mx.eval(sums)
+        return sums
+
+    def sum_scatter(self, rows: np.ndarray) -> np.ndarray:
+        """The sum over all processes of row number `rank`: float32 [size, N] -> [N]."""
+        return np.array(self.all_sum(mx.array(rows))[self.rank])
+
+
 class World:
     """The processes that train together, seen from one of them.
 
-    All of them must call `gather`, `sum` and `together` in the same order.
+    All of them must call `gather`, `sum`, `sum_scatter` and `together` in the same order.
 
     Attributes:
         rank: this process's number, from 0. Number 0 writes files and prints.
         size: the number of processes.
+        sharded: True if each process holds only its share of the policy (`sharding.py`).
     """
 
-    def __init__(self, group: mx.distributed.Group | None = None):
-        self._group = group
-        self.rank = group.rank() if group is not None else 0
-        self.size = group.size() if group is not None else 1
+    def __init__(self, exchange: Exchange | None = None, sharded: bool = False):
+        self._exchange, self.sharded = exchange, sharded
+        self.rank, self.size = (exchange.rank, exchange.size) if exchange is not None else (0, 1)
 
     @classmethod
-    def join(cls) -> World:
-        """The world that this process was started in: that of mlx.launch, or one of this process alone.
+    def join(cls, sharded: bool = False) -> World:
+        """The world that this process was started in: that of mlx.launch or torchrun, or one of this process alone.
 
-        Raises ProcessLostError if the others cannot be reached.
+        Raises ProcessLostError if the others cannot be reached, and ImportError for torchrun without torch.
         """
-        if "MLX_RANK" not in os.environ or _is_alone():
-            return cls()
+        launcher = _launcher()
+        if launcher is None:
+            return cls(sharded=sharded)
         try:
-            return cls(mx.distributed.init(strict=True))
+            if launcher == "torchrun":
+                from mlx_grpo_kit.grpo.gloo import Gloo  # loads torch
+
+                return cls(Gloo(), sharded)
+            return cls(Ring(mx.distributed.init(strict=True)), sharded)
         except RuntimeError as error:
             raise ProcessLostError(f"The other processes cannot be reached ({error}).") from error
 
@@ -93,10 +138,9 @@ class World:
         """
         if self.size == 1:
             return values
-        values = np.ascontiguousarray(values)
-        sent = mx.array(np.frombuffer(values.tobytes(), np.uint8))
-        received = self._wait_for(lambda: mx.distributed.all_gather(sent, group=self._group))
-        return np.frombuffer(np.array(received).tobytes(), values.dtype).reshape(-1, *values.shape[1:])
+        sent = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+        received = self._wait_for(lambda: self._exchange.all_gather(sent))
+        return received.view(values.dtype).reshape(-1, *values.shape[1:])
 
     def sum(self, arrays: dict[str, mx.array]) -> dict[str, mx.array]:
         """The sum over all processes of each float32 array, by name; evaluated, and bit for bit the same in all.
@@ -111,11 +155,15 @@ class World:
             ends = np.cumsum([arrays[name].size for name in names])
             flat = mx.concatenate([arrays.pop(name).reshape(-1) for name in names])
             mx.eval(flat)
-            flat = self._wait_for(lambda flat=flat: mx.distributed.all_sum(flat, group=self._group))
+            flat = self._wait_for(lambda flat=flat: self._exchange.all_sum(flat))
             parts = mx.split(flat, ends[:-1].tolist())
             sums |= {name: part.reshape(shape) for name, part, shape in zip(names, parts, shapes, strict=True)}
             mx.eval([sums[name] for name in names])
         return sums
+
+    def sum_scatter(self, rows: np.ndarray) -> np.ndarray:
+        """The sum over all processes of row number `rank`: float32 [size, N] -> [N]. May overwrite `rows`."""
+        return self._wait_for(lambda: self._exchange.sum_scatter(rows))
 
     def check_same(self, state: bytes) -> None:
         """Raise ValueError in all processes if the state of one differs from that of process 0."""
@@ -140,15 +188,21 @@ class World:
             said = self.gather(np.array([words], "S1000"))
             raise error or kinds[0](said[failed.argmax()].decode(errors="replace"))
 
-    def _wait_for(self, operation: Callable[[], mx.array]) -> mx.array:
+    def _wait_for(self, operation: Callable[[], T]) -> T:
         try:
-            result = operation()
-            mx.eval(result)
+            return operation()
         except RuntimeError as error:
+            reason = str(error).partition(". This is typically")[0]  # gloo's guesses
             raise ProcessLostError(
-                f"Another process of the {self.size} that train together is gone ({error})."
+                f"Another process of the {self.size} that train together is gone ({reason})."
             ) from error
-        return result
+
+
+def _launcher() -> str | None:
+    """The program that started this process and others: "mlx", "torchrun", or None if there are no others."""
+    if "MLX_RANK" in os.environ:
+        return None if _is_alone() else "mlx"
+    return "torchrun" if "TORCHELASTIC_RUN_ID" in os.environ and os.environ["WORLD_SIZE"] != "1" else None
 
 
 def _is_alone() -> bool:

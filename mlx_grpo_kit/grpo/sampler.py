@@ -61,7 +61,7 @@ class PolicySampler:
         """
         size, groups = self.args.num_generations, self.args.num_groups if num_groups is None else num_groups
         own = self.world.part(groups)
-        completions = None
+        completions, policy = None, policy.whole()
         with self.world.together(TaskError, ValueError):
             problems, prompts, seed = self.draw(step, attempt, groups)
             if len(own):

@@ -19,7 +19,7 @@ from typing import Any
 from mlx_grpo_kit.generation.batching import TokenIds
 from mlx_grpo_kit.grpo.batch import Batch
 from mlx_grpo_kit.grpo.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from mlx_grpo_kit.grpo.config import MAY_CHANGE, GRPOConfig, check_changes
+from mlx_grpo_kit.grpo.config import GRPOConfig, changed_settings, check_changes
 from mlx_grpo_kit.grpo.evaluation import evaluate
 from mlx_grpo_kit.grpo.habits import names_habits
 from mlx_grpo_kit.grpo.learners import Learner
@@ -34,6 +34,7 @@ from mlx_grpo_kit.grpo.prompts import check_prompts
 from mlx_grpo_kit.grpo.rewards import check_reward_funcs
 from mlx_grpo_kit.grpo.sampler import Sampler
 from mlx_grpo_kit.grpo.schedule import own_rate, scheduled_rate
+from mlx_grpo_kit.grpo.sharding import in_shards
 from mlx_grpo_kit.grpo.state import Snapshot, TrainStep
 from mlx_grpo_kit.grpo.step import Advantages, Parts, grpo_step, learn_from
 from mlx_grpo_kit.grpo.tool_sampler import task_sampler
@@ -64,7 +65,8 @@ class GRPOTrainer:
         task: the source of problems and rewards (mlx_grpo_kit.tasks).
         args: the settings.
         world: the processes that train this policy together. Each makes a trainer with the same arguments, and iterates
-            over the same steps of `train`. Reward functions then see only this process's groups.
+            over the same steps of `train`. Reward functions then see only this process's groups. In a sharded world
+            all processes must also evaluate, save and read `params` together.
         sampler, advantages: your own parts of a step (`step.Parts`). None means the kit's.
         loss: your own `LossType`. None means the one that `args.loss_type` names.
         learner: a subclass of `Learner`. None means the one that `args` select.
@@ -90,7 +92,8 @@ class GRPOTrainer:
     ):
         refuse_after_fork()
         self.args, self.world = args or GRPOConfig(), world or World()
-        self.policy = _saved.policy if _saved else Policy.begin(config, params, self.args)
+        whole = _saved.policy if _saved else Policy.begin(config, params, self.args)
+        self.policy = in_shards(whole, self.args, self.world)
         validate_task(task)
         self.args.check_processes(self.world.size)
         self.config, self.tokenizer, self.task = config, tokenizer, task
@@ -115,7 +118,7 @@ class GRPOTrainer:
     @property
     def params(self) -> dict[str, mx.array]:
         """The policy's parameters, in the dtype that the model computes in, including adapters."""
-        return self.policy.params
+        return self.policy.whole().params
 
     def train(self, max_steps: int) -> TrainingLoop:
         """Return an iterator that makes and yields one step at a time, until `max_steps` are done in total.
@@ -287,9 +290,7 @@ class GRPOTrainer:
             names = check_reward_funcs(functions)
             if [*functions] != [*self.reward_funcs]:
                 self._changes["reward_funcs"], self.reward_funcs = names, tuple(functions)
-        self._changes |= {
-            name: getattr(args, name) for name in MAY_CHANGE if getattr(args, name) != getattr(self.args, name)
-        }
+        self._changes |= changed_settings(self.args, args)
         self.args = self.optimizer.args = args
         self.parts = parts
 
@@ -342,12 +343,13 @@ class GRPOTrainer:
         task, for a missing base or custom part, for another base, and for a setting that cannot change.
         """
         check_changes(changes)
-        saved = load_checkpoint(folder, config_class)
+        saved = load_checkpoint(folder, config_class, world)
         own = OwnParts(sampler, advantages, loss, learner)
         own.check(folder, saved.own_parts)
         saved = saved.beside(folder, base)
         if task.name != saved.task:
             raise ValueError(f"{folder} was trained on task {saved.task!r}, not {task.name!r}. Pass the same task.")
-        trainer = cls(saved.policy.config, {}, saved.tokenizer, task, saved.args, world, **vars(own), _saved=saved)
-        trainer._change(saved.args, None, changes)
+        args = replace(saved.args, **changes)
+        trainer = cls(saved.policy.config, {}, saved.tokenizer, task, args, world, **vars(own), _saved=saved)
+        trainer._changes = changed_settings(saved.args, trainer.args)
         return trainer

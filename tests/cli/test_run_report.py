@@ -20,13 +20,13 @@ def test_both_reports_have_the_same_methods():
 
 @pytest.mark.parametrize("error", [TaskError("no"), ValueError("no"), TrainingDivergedError("no")])
 def test_an_error_of_all_processes_is_left_to_the_first(error):
-    with NoReport():
+    with NoReport(None):
         raise error
 
 
 @pytest.mark.parametrize("error", [OSError("no"), ProcessLostError("no"), RuntimeError("no"), KeyboardInterrupt()])
 def test_an_error_of_one_process_is_its_own(error):
-    with pytest.raises(type(error)), NoReport():
+    with pytest.raises(type(error)), NoReport(None):
         raise error
 
 

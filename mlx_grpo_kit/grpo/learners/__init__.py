@@ -20,11 +20,14 @@ __all__ = ["Learner", "MLXAtOnce", "MLXByLayer", "learner_class"]
 OTHERS = {"torch": "TorchLearner", "jax": "JAXLearner"}
 """The learner classes by GRPOConfig's `backend`. A framework loads when it is first used."""
 
-__getattr__, __dir__ = lazy_names(__name__, {"TorchLearner": "torch_learner", "JAXLearner": "jax_learner"})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {"TorchLearner": "torch_learner", "ShardedTorchLearner": "torch_sharded", "JAXLearner": "jax_learner"},
+)
 
 
-def learner_class(args: GRPOConfig, dtype: mx.Dtype) -> type[Learner]:
-    """The learner that the settings select.
+def learner_class(args: GRPOConfig, dtype: mx.Dtype, sharded: bool = False) -> type[Learner]:
+    """The learner that the settings select; `sharded` if each process holds only a part of the policy.
 
     Raises ValueError for a dtype that it does not support, and ImportError if the framework is missing.
     """
@@ -35,4 +38,4 @@ def learner_class(args: GRPOConfig, dtype: mx.Dtype) -> type[Learner]:
             f"The parameters are {str(dtype).rpartition('.')[2]}, and the learner of backend={args.backend!r} computes "
             "in float32. Expected float32 parameters, as load_pretrained returns them, or backend='mlx'."
         )
-    return getattr(sys.modules[__name__], OTHERS[args.backend])
+    return getattr(sys.modules[__name__], "ShardedTorchLearner" if sharded else OTHERS[args.backend])

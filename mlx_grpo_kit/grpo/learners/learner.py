@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -53,6 +53,9 @@ class Learner(ABC):
         world: the processes that learn together.
     """
 
+    takes_parts: ClassVar[bool] = False
+    """True if the parameters are those of a `ShardedPolicy`: parts, of which each process has its own."""
+
     def __init__(self, config: Qwen3Config, args: GRPOConfig, loss_config: GRPOLossConfig, world: World | None = None):
         self.config, self.args, self.loss_config, self.world = config, args, loss_config, world or World()
         self._num_parameters = count_total_parameters(config)
@@ -82,7 +85,7 @@ class Learner(ABC):
         found = []
         for start in range(0, count * groups, groups):
             rows = range((start + own.start) * size, (start + own.stop) * size)
-            each, left_out = micro_batches(self.config, self.args, self.loss_config, batch, rows, count)
+            each, left_out = self.micro_batches(batch, rows, count)
             for micro in each:
                 if policy.reference is not None:
                     micro.ref_logps = self.logps(policy.reference, micro.batch)
@@ -91,6 +94,14 @@ class Learner(ABC):
                 mx.eval(micro.ref_logps, micro.old_logps)
             found.append(MicroBatches(each, left_out))
         return found
+
+    def micro_batches(self, batch: Batch, rows: range, count: int) -> tuple[list[MicroBatch], dict[str, float]]:
+        """The micro-batches of these rows, one of `count` mini-batches, and the metrics of the left-out completions."""
+        return micro_batches(self.config, self.args, self.loss_config, batch, rows, count)
+
+    def sum(self, grads: dict[str, mx.array]) -> Gradient:
+        """The sum of all processes' gradients. Empties `grads`."""
+        return Gradient(self.world.sum(grads))
 
     def gradient(self, policy: Policy, micro_batches: MicroBatches) -> tuple[Gradient, dict[str, float]]:
         """The gradient of all micro-batches of all processes together, and their metrics.
@@ -113,7 +124,7 @@ class Learner(ABC):
         spreads = sampling_spreads(self.loss_config, micro_batches.each)
         rows = self.world.gather(np.array([[*totals.values(), *spreads.ravel()]]))
         sums, spreads = rows[:, : len(totals)].sum(axis=0), rows[:, len(totals) :].reshape(-1, *spreads.shape)
-        grads = Gradient(self.world.sum(grads))
+        grads = self.sum(grads)
         metrics = {
             **dict(zip(totals, sums.tolist(), strict=True)),
             **sampling_metrics(spreads),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,8 +37,12 @@ class TorchLearner(Learner):
         """Log-probabilities of the completions' tokens, [B, T]."""
         with _at_full_speed(params, batch), torch.no_grad():
             tensors = {name: _tensor(value) for name, value in params.items()}
-            logps, _ = completion_logps(self.config, tensors, *_ids_and_mask(batch), self.args.temperature)
+            logps, _ = self.completion_logps(tensors, *_ids_and_mask(batch), self.args.temperature)
             return mx.array(logps.numpy())
+
+    def completion_logps(self, tensors: Mapping[str, torch.Tensor], *given: Any, **options: Any) -> tuple:
+        """`torch_qwen3.completion_logps` with parameters as this learner holds them."""
+        return completion_logps(self.config, tensors, *given, **options)
 
     def add_gradients(
         self, policy: Policy, grads: dict[str, mx.array], micro: MicroBatch
@@ -46,8 +51,7 @@ class TorchLearner(Learner):
         params, loss_config = policy.trained, self.loss_config
         with _at_full_speed(params, micro.batch):
             leaves = {name: _tensor(value).requires_grad_() for name, value in params.items()}
-            logps, entropies = completion_logps(
-                self.config,
+            logps, entropies = self.completion_logps(
                 leaves,
                 *_ids_and_mask(micro.batch),
                 self.args.temperature,

@@ -32,6 +32,9 @@ WHOLE = 2**26
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Queries [N, H, D], keys and values [N, K, D] -> for each query the values that it mixes: [N, H, D]."""
 
+Block = Callable[[Qwen3Config, Mapping[str, Tensor], str, Tensor, tuple[Tensor, Tensor], Attend], Tensor]
+"""A function that computes a layer like `transformer_block`."""
+
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x / sqrt(mean(x^2) + eps) * weight over the last axis."""
@@ -88,13 +91,21 @@ def attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Te
 
 
 def transformer(
-    config: Qwen3Config, params: Mapping[str, Tensor], input_ids: Tensor, positions: Tensor, attend: Attend
+    config: Qwen3Config,
+    params: Mapping[str, Tensor],
+    input_ids: Tensor,
+    positions: Tensor,
+    attend: Attend,
+    block: Block | None = None,
 ) -> Tensor:
-    """All but the output layer: token ids [N] at their positions [N] -> [N, hidden], after the final norm."""
-    table = rope_table(config, positions)
+    """All but the output layer: token ids [N] at their positions [N] -> [N, hidden], after the final norm.
+
+    `block` computes a layer, with the arguments of `transformer_block`, which is the default.
+    """
+    table, block = rope_table(config, positions), block or transformer_block
     x = functional.embedding(input_ids, params["embedding.weight"])
     for layer in range(config.num_hidden_layers):
-        x = transformer_block(config, params, f"layers.{layer}.", x, table, attend)
+        x = block(config, params, f"layers.{layer}.", x, table, attend)
     return rms_norm(x, params["final_norm.weight"], config.rms_norm_eps)
 
 
@@ -159,6 +170,7 @@ def completion_hidden_states(
     prompt_ids: Tensor,
     completion_ids: Tensor,
     prompt_mask: Tensor | None = None,
+    block: Block | None = None,
 ) -> Tensor:
     """The hidden states that give the logits of every completion token: [B, T, hidden].
 
@@ -169,6 +181,7 @@ def completion_hidden_states(
             adjacent.
         completion_ids: int [B, T], padded on the right.
         prompt_mask: [B / group size, P], 0 for padding; None if no prompt is padded.
+        block: as in `transformer`.
     """
     (num_prompts, prompt_length), (num_rows, length) = prompt_ids.shape, completion_ids.shape
     group_size, device = num_rows // num_prompts, prompt_ids.device
@@ -198,7 +211,7 @@ def completion_hidden_states(
     input_ids = torch.cat([prompt_ids.flatten(), completion_ids[:, :-1].flatten()])
     positions = torch.arange(prompt_length + length - 1, device=device)
     positions = torch.cat([positions[:prompt_length].repeat(num_prompts), positions[prompt_length:].repeat(num_rows)])
-    hidden, rest = transformer(config, params, input_ids, positions, attend).split(split)
+    hidden, rest = transformer(config, params, input_ids, positions, attend, block).split(split)
     first = hidden.unflatten(0, (num_prompts, prompt_length))[:, -1].repeat_interleave(group_size, dim=0)
     return torch.cat([first[:, None], rest.view(num_rows, length - 1, config.hidden_size)], dim=1)
 
@@ -212,6 +225,7 @@ def completion_logps(
     temperature: float = 1.0,
     entropy_gradient: bool = False,
     again: Callable[[], AbstractContextManager] = nullcontext,
+    block: Block | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Log-probability of every completion token, and the entropy of its distribution: [B, T] twice.
 
@@ -223,8 +237,9 @@ def completion_logps(
         entropy_gradient: True to make the entropy differentiable.
         again: a function that returns the context for recomputation in the backward pass. If a function mode was on in
             the forward pass, pass it here too, because torch leaves every mode for a backward pass.
+        block: as in `transformer`.
     """
-    hidden = completion_hidden_states(config, params, prompt_ids, completion_ids, prompt_mask).flatten(0, 1)
+    hidden = completion_hidden_states(config, params, prompt_ids, completion_ids, prompt_mask, block).flatten(0, 1)
     weight, labels = output_weight(config, params), completion_ids.flatten().long()
 
     def of_tokens(hidden: Tensor, weight: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
