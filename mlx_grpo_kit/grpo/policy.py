@@ -89,9 +89,11 @@ class Policy:
         cast = {name: value.astype(self.dtype) for name, value in trained.items()}
         return cast if self.frozen is None else adapt(self.frozen, cast, self.scale)
 
-    def with_synced_reference(self, alpha: float) -> Policy:
-        """The policy with a reference moved towards it: alpha * policy + (1 - alpha) * reference."""
-        params = self.params
+    def with_synced_reference(self, args: GRPOConfig, step: int) -> Policy:
+        """The policy after a step. If a sync is due, its reference becomes alpha * policy + (1 - alpha) * reference."""
+        if not args.sync_ref_model or step % args.ref_model_sync_steps:
+            return self
+        params, alpha = self.params, args.ref_model_mixup_alpha
         moved = {name: value * (1.0 - alpha) + alpha * params[name] for name, value in self.reference.items()}
         mx.eval(moved)
         return replace(self, reference=moved)

@@ -179,10 +179,9 @@ class GRPOTrainer:
         if self.world.size > 1:
             raise ValueError(f"train_step works in one process; this trainer is one of {self.world.size}.")
         with self._turns.loop() as turn, turn(), self._all_or_nothing():
-            learning_rate = own_rate(self.args, self.step, max_steps)
             given = (prompt_tokens, completion_tokens, rewards, old_logprobs)
             batch = own_batch(self.config, self.tokenizer, self.args, self.max_completion_length, *given)
-            return self._one_step(learning_rate, batch)
+            return self._one_step(own_rate(self.args, self.step, max_steps), batch)
 
     def _one_step(self, learning_rate: float, batch: Batch | None = None) -> TrainStep:
         """Make a step from a given or a sampled batch, and count and record it."""
@@ -193,9 +192,7 @@ class GRPOTrainer:
                 policy, batch, learned = grpo_step(parts, policy, self.step, learning_rate, updates, redraws)
             else:
                 policy, learned = learn_from(parts, policy, batch, learning_rate, updates)
-            self.policy, self.step = policy, self.step + 1
-            if args.sync_ref_model and self.step % args.ref_model_sync_steps == 0:
-                self.policy = policy.with_synced_reference(args.ref_model_mixup_alpha)
+            self.policy, self.step = policy.with_synced_reference(args, self.step + 1), self.step + 1
         metrics = batch_metrics(batch) | (redraw_metrics(batch) if redraws else {}) | learned
         metrics |= {"entropy_coef": args.entropy_coef} if args.entropy_coef else {}
         metrics |= {"learning_rate": learning_rate, "step_time": time.perf_counter() - started}
@@ -227,17 +224,15 @@ class GRPOTrainer:
 
         Returns "eval/accuracy" (the share that `task.is_correct` accepts) and "eval/reward". With several reward
         functions it adds the mean of each as "eval/rewards/NAME", and with several samples "eval/pass@k" for k = 2, 4,
-        ... num_samples.
-        Several processes share the problems: every process must call this with the same arguments, and all get the same
-            result.
+        ... num_samples. Several processes share the problems: every process must call this with the same arguments, and
+        all get the same result.
 
         Raises TaskError and RewardError like `train`, and ValueError for numbers out of range, or for several
         samples at temperature 0.
         """
         with self._turns.turn():
-            sampler = task_sampler(self.tokenizer, self.task, self.args, self.world)
-            numbers = num_problems, seed, num_samples, temperature
-            return evaluate(self.policy, sampler, self.parts.rewards, *numbers).metrics
+            sampler, rewards = task_sampler(self.tokenizer, self.task, self.args, self.world), self.parts.rewards
+            return evaluate(self.policy, sampler, rewards, num_problems, seed, num_samples, temperature).metrics
 
     def change(self, *, reward_funcs: Sequence[Callable] | None = None, **settings: Any) -> None:
         """Continue with other settings or other reward functions from the next step on.
@@ -346,9 +341,7 @@ class GRPOTrainer:
         saved = load_checkpoint(folder, config_class, world)
         own = OwnParts(sampler, advantages, loss, learner)
         own.check(folder, saved.own_parts)
-        saved = saved.beside(folder, base)
-        if task.name != saved.task:
-            raise ValueError(f"{folder} was trained on task {saved.task!r}, not {task.name!r}. Pass the same task.")
+        saved = saved.beside(folder, base).of_task(folder, task.name)
         args = replace(saved.args, **changes)
         trainer = cls(saved.policy.config, {}, saved.tokenizer, task, args, world, **vars(own), _saved=saved)
         trainer._changes = changed_settings(saved.args, trainer.args)
