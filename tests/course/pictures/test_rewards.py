@@ -31,7 +31,7 @@ def test_bars_are_as_tall_as_their_counts():
 
 def test_the_summary_counts_groups():
     assert summarize([1.0, 0.0, 0.5, 1.0, 0.2, 0.2, 0.2, 0.2], RIGHT, 4) == (
-        "mean 0.41; 1 of 2 groups have equal rewards and teach nothing; in 1 group a wrong answer is paid as much as "
+        "mean 0.41; 1 of 2 groups has equal rewards and teaches nothing; in 1 group a wrong answer is paid as much as "
         "the best right answer of its group."
     )
     assert "mean 1.00; 2 of 2 groups" in summarize([None] * 4 + [1.0, None, None, None], RIGHT, 4)

@@ -75,10 +75,11 @@ def summarize(rewards: Sequence[float | None], right: Sequence[bool], num_genera
         tied += not paid or max(paid) == min(paid)
         good, bad = ([reward for reward, is_right in group if is_right is kind] for kind in (True, False))
         upside_down += bool(good and bad) and max(bad) >= max(good)
+    ties = "has equal rewards and teaches" if tied == 1 else "have equal rewards and teach"
     where = f"in {upside_down} group{'s' * (upside_down > 1)} a" if upside_down else "no"
     return (
-        f"{mean}; {tied} of {len(starts)} groups have equal rewards and teach nothing; {where} wrong answer is paid as "
-        "much as the best right answer of its group."
+        f"{mean}; {tied} of {len(starts)} groups {ties} nothing; {where} wrong answer is paid as much as the best "
+        "right answer of its group."
     )
 
 
