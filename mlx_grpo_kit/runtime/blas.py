@@ -12,8 +12,8 @@ fell from 377 to 69. It loads in 0.13 s and takes 110 MB.
 2. an installed MKL (408; `pip install mkl`).
 3. an OpenBLAS of the environment (conda) or of the system (86; Debian's 0.3.21).
 
-With the first on an AMD processor with AVX-512, which MKL does not use, SciPy's OpenBLAS takes over the float32
-products that take most of the time (`openblas.py`).
+With the first on an AMD processor from Zen 5 on, whose AVX-512 MKL does not use, SciPy's OpenBLAS takes over the
+float32 products that take most of the time (`openblas.py`).
 
 These numbers are for two threads; one has half. Decoding, where products are small, uses one thread anyway, and so does
 learning with small models: a second thread gains nothing there, and loses a factor of five when another program needs

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from mlx_grpo_kit.runtime import blas
-from mlx_grpo_kit.runtime.openblas import mkl_leaves_avx512_idle
+from mlx_grpo_kit.runtime.openblas import gains_from_avx512
 
 linux_cpu_wheel = pytest.mark.skipif(
     not blas.wheel_has_reference_blas(), reason="this MLX is not the Linux CPU wheel, so nothing is bound"
@@ -59,11 +59,9 @@ def check(result: subprocess.CompletedProcess[str]) -> str:
     return result.stdout.strip()
 
 
-AS_ON_INTEL = "from mlx_grpo_kit.runtime import openblas; openblas.mkl_leaves_avx512_idle = lambda cpuinfo: False"
+AS_ON_INTEL = "from mlx_grpo_kit.runtime import openblas; openblas.gains_from_avx512 = lambda cpuinfo: False"
 SHOW = "from mlx_grpo_kit.runtime import blas; print(blas.bound); print(blas.reason)"
-SHOW_ON_AMD = (
-    f"from mlx_grpo_kit.runtime import openblas; openblas.mkl_leaves_avx512_idle = lambda cpuinfo: True; {SHOW}"
-)
+SHOW_ON_AMD = f"from mlx_grpo_kit.runtime import openblas; openblas.gains_from_avx512 = lambda cpuinfo: True; {SHOW}"
 
 
 @linux_cpu_wheel
@@ -76,7 +74,7 @@ class TestChoice:
         assert not [*Path(no_relay["XDG_CACHE_HOME"]).rglob("*.so")]
 
     @needs_compiler
-    def test_openblas_serves_float32_where_mkl_leaves_avx512_idle(self, tmp_path):
+    def test_openblas_serves_float32_where_avx512_gains(self, tmp_path):
         code = SHOW_ON_AMD + "; print(blas.global_blas()); import sys"
         code += "; assert not {'torch', 'scipy.linalg'} & set(sys.modules)"
         for _ in range(2):  # compiled, then found
@@ -272,15 +270,22 @@ def test_importing_the_kit_alone_loads_neither_mlx_nor_torch():
 @pytest.mark.parametrize(
     ("cpuinfo", "expected"),
     [
-        ("processor\t: 0\nvendor_id\t: AuthenticAMD\nflags\t\t: sse2 avx2 avx512f fma\n\nprocessor\t: 1\n", True),
-        ("processor\t: 0\nvendor_id\t: AuthenticAMD\nflags\t\t: sse2 avx2 fma\n\nflags : avx512f\n", False),
+        (
+            "processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 26\nflags\t\t: avx2 avx512f fma\n\nprocessor\t: 1\n",
+            True,
+        ),
+        ("processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 25\nflags\t\t: avx2 avx512f fma\n", False),
+        (
+            "processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 26\nflags\t\t: avx2 fma\n\nflags : avx512f\n",
+            False,
+        ),
         ("processor\t: 0\nvendor_id\t: GenuineIntel\nflags\t\t: sse2 avx2 avx512f fma\n", False),
         ("processor\t: 0\nBogoMIPS\t: 50.00\nFeatures\t: fp asimd\nCPU implementer\t: 0x41\n", False),
         ("", False),
     ],
 )
-def test_which_processors_mkl_serves_badly(cpuinfo, expected):
-    assert mkl_leaves_avx512_idle(cpuinfo) is expected
+def test_processors_on_which_openblas_is_faster(cpuinfo, expected):
+    assert gains_from_avx512(cpuinfo) is expected
 
 
 def test_macos_and_other_systems_keep_their_blas(monkeypatch):

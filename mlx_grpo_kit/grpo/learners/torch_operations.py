@@ -1,8 +1,8 @@
 """Faster CPU versions of two of torch's operations: linear maps and RMSNorm, which take most of a learning pass.
 
-torch's MKL uses AVX-512 on Intel processors only. On AMD processors `mlx_grpo_kit/runtime/openblas.py` finds an
-OpenBLAS that uses it and makes MLX call it; this file makes torch call it too. RMSNorm's two passes are written by
-hand, and access memory half as often as the automatic rule.
+torch's MKL uses AVX-512 on Intel processors only. On AMD processors from Zen 5 on `mlx_grpo_kit/runtime/openblas.py`
+finds an OpenBLAS that uses it and makes MLX call it; this file makes torch call it too. RMSNorm's two passes are
+written by hand, and access memory half as often as the automatic rule.
 """
 
 from __future__ import annotations
