@@ -11,10 +11,10 @@ from mlx_grpo_kit.grpo import GRPOTrainer
 from mlx_grpo_kit.qwen3 import count_total_parameters
 from mlx_grpo_kit.runtime import mx
 
-# The sizes at which both learners were measured in the same step, on two cores: 0.8 million parameters took 142 ms
-# against MLX's 144 on an AMD EPYC and 189 against 248 on an Intel Xeon, 5.2 million 541 against 582 and 684 against 775
-# (tests/benchmarks/test_step.py), and Qwen3-0.6B's shape 35 s against 41 s on the EPYC. Nothing is said of smaller and
-# of larger models.
+# The sizes at which both learners were measured in the same step, on two cores (tests/benchmarks/test_step.py), torch's
+# against MLX's: 0.8 million parameters took 142 against 144 ms on an AMD EPYC (Zen 5), 171 against 195 on another
+# (Zen 4), and 189 against 248 on an Intel Xeon; 5.2 million 541 against 582, 609 against 734 and 684 against 775 ms;
+# Qwen3-0.6B's shape 35 against 41 s on the first. Nothing is said of smaller and of larger models.
 MEASURED = (750_000, 700_000_000)
 SAVED = "1 to 24%"
 
