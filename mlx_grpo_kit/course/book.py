@@ -123,7 +123,8 @@ def build(notebooks: Path, output: Path) -> list[str]:
             for chapter in part:
                 file = f"{chapter.file}.ipynb"
                 notebook = for_reading(_read(notebooks / file))
-                notebook.cells[0].source += f"\n\nDownload: {{download}}`{file} <{DOWNLOADS}/{file}>`"
+                for head in notebook.cells[:1]:
+                    head.source += f"\n\nDownload: {{download}}`{file} <{DOWNLOADS}/{file}>`"
                 nbformat.write(notebook, source / file)
                 shutil.copy(notebooks / file, source / DOWNLOADS)
         for guide in GUIDES:

@@ -15,7 +15,7 @@ from mlx_grpo_kit.course.exercise import Exercise
 
 CHECK = re.compile(r'^check\("(\d\d\.\d+)", \w+\)$', flags=re.M)
 PROGRESS = re.compile(r'\n*^progress\((?:"\d\d")?\)\n*', flags=re.M)
-TO_MOVE = re.compile(r"Run the cell to (move it|train again)\.")
+TO_MOVE = re.compile(r"Run the cell to (use its controls|train again)\.")
 
 
 def for_reading(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:

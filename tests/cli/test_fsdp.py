@@ -45,7 +45,10 @@ def shared(tmp_path_factory):
 
 def assert_lines(lines, expected):
     for one, other in zip(lines, expected, strict=True):
-        assert one == pytest.approx(other, rel=1e-3, abs=1e-6)
+        assert one.keys() == other.keys()
+        for name, value in one.items():  # the difference of sampler and learner is rounding itself
+            bound = 1e-4 if "sampling_logp_difference" in name else 1e-6
+            assert value == pytest.approx(other[name], rel=1e-3, abs=bound), name
 
 
 def test_the_run_and_its_folder(shared, alone):

@@ -199,7 +199,7 @@ def test_no_page_asks_to_run_a_cell(site):
     for words in ("Not attempted", "Run the cell", "exercises passed", "progress("):
         assert words in "".join(map(str, json.loads((NOTEBOOKS / CHAPTER).read_text())["cells"]))
         assert words not in page
-    assert "In JupyterLab you can move it." in page
+    assert "In JupyterLab you can use its controls." in page
 
 
 def test_the_output_of_a_chapter_stays():

@@ -144,7 +144,10 @@ def test_any_number_of_processes_gives_the_same_run(folder, size, name):
         expected = {name: value for name, value in step["metrics"].items() if name != "step_time"}
         for other, *_ in others:
             metrics = {name: value for name, value in other[place]["metrics"].items() if name != "step_time"}
-            assert metrics == pytest.approx(expected, rel=1e-3, abs=1e-6)
+            assert metrics.keys() == expected.keys()
+            for name, value in metrics.items():  # the difference of sampler and learner is rounding itself
+                bound = 1e-4 if "sampling_logp_difference" in name else 1e-6
+                assert value == pytest.approx(expected[name], rel=1e-3, abs=bound), name
     evaluated = [each["evaluated"] for each in (steps[-1], *(other[-1] for other, *_ in others))]
     assert len({tuple(each.values()) for each in evaluated[0]}) > 1
     for theirs in evaluated[1:]:

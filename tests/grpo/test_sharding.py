@@ -59,8 +59,11 @@ def read(folder, world, name):
 def assert_steps(steps, expected, rel=1e-3):
     for one, other in zip(steps, expected, strict=True):
         assert [row[:2] for row in one["rows"]] == [row[:2] for row in other["rows"]], "the same draws"
-        metrics, others = ({**each["metrics"], "step_time": 0} for each in (one, other))
-        assert metrics == pytest.approx(others, rel=rel, abs=1e-6)
+        metrics, others = one["metrics"], other["metrics"]
+        assert metrics.keys() == others.keys()
+        for name in metrics.keys() - {"step_time"}:  # the difference of sampler and learner is rounding itself
+            bound = 1e-4 if "sampling_logp_difference" in name else 1e-6
+            assert metrics[name] == pytest.approx(others[name], rel=rel, abs=bound), name
 
 
 @pytest.mark.parametrize(("world", "name"), CASES)
