@@ -90,13 +90,14 @@ def estimate_memory(
     parts = {"parameters": params + frozen, "optimizer": _moments(trained, args.optim) * params // whole}
     parts["reference"] = params * width // FLOAT32 if args.beta and not frozen else 0
     always = sum(parts.values())
-    parts["whole weights"] = whole if sharded else 0
+    if sharded:
+        parts["whole weights"] = whole
 
     sampled = min(own_rows, completion_batch_size(config, args, prompt_length + length, dtype))
     cache = sampled * (prompt_length + length) * kv_cache_bytes_per_position(config, dtype)
     parts["KV cache"] = cache
     # While the cache grows, its last layers exist twice, and sampling a token makes some copies of its logits.
-    sampling = unpacked + copies + 2 * cache + 6 * FLOAT32 * sampled * config.vocab_size + parts["whole weights"]
+    sampling = unpacked + copies + 2 * cache + 6 * FLOAT32 * sampled * config.vocab_size + parts.get("whole weights", 0)
 
     parts["gradients"] = params
     block, kept = _block_values(config, prompt_length + length)
