@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from mlx_grpo_kit.qwen3 import load_pretrained
+from tests.grpo.sharded_run import assert_same_metrics
 
 PYTHON = [sys.executable, "-m"]
 TORCHRUN = [*PYTHON, "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
@@ -45,10 +46,7 @@ def shared(tmp_path_factory):
 
 def assert_lines(lines, expected):
     for one, other in zip(lines, expected, strict=True):
-        assert one.keys() == other.keys()
-        for name, value in one.items():  # the difference of sampler and learner is rounding itself
-            bound = 1e-4 if "sampling_logp_difference" in name else 1e-6
-            assert value == pytest.approx(other[name], rel=1e-3, abs=bound), name
+        assert_same_metrics(one, other)
 
 
 def test_the_run_and_its_folder(shared, alone):

@@ -61,6 +61,15 @@ class Sevens:
         return len(completion) % 2 == 0
 
 
+def assert_same_metrics(found, expected, rel=1e-3):
+    """Two runs' metrics of a step, except for times, are the same to rounding."""
+    assert found.keys() == expected.keys()
+    for name in found:
+        if "time" not in name:
+            bound = 1e-5 if "sampling_logp_difference" in name else 1e-6  # that difference is rounding itself
+            assert abs(found[name] - expected[name]) <= max(rel * abs(expected[name]), bound), name
+
+
 def make(folder, name, world, learner=None, **args):
     tokenizer = load_tokenizer(folder)
     config = Qwen3Config(

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from mlx_grpo_kit.cli.processes import ring
 from mlx_grpo_kit.grpo import processes
 from mlx_grpo_kit.grpo.processes import World
 
-WORKER = '''
+ROOT = Path(__file__).parents[2]
+WORKER = """
 import json, sys
 import numpy as np
 from mlx_grpo_kit.runtime import mx
@@ -20,7 +22,8 @@ from mlx_grpo_kit.grpo import processes
 from mlx_grpo_kit.grpo.processes import World
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params
 from mlx_grpo_kit.qwen3.tokenizer import load_tokenizer, save_character_tokenizer
-from mlx_grpo_kit.tasks import Problem, TaskError
+from mlx_grpo_kit.tasks import TaskError
+from tests.grpo.sharded_run import Sevens
 
 folder, runs = sys.argv[1], json.loads(sys.argv[2])
 world = World.join()
@@ -28,26 +31,6 @@ processes.MESSAGE = 500  # so that gradients go in several messages
 tokenizer = load_tokenizer(folder)
 config = Qwen3Config(vocab_size=tokenizer.vocab_size, hidden_size=16, intermediate_size=24, num_hidden_layers=1,
     num_attention_heads=2, num_key_value_heads=1, head_dim=8, max_position_embeddings=64, tie_word_embeddings=True)
-
-
-class Sevens:
-    name, max_completion_length = "sevens", 4
-
-    def __init__(self):
-        self.reward_funcs = [self.sevens]
-
-    def sevens(self, problems, completions):
-        """Only for some prompts, so that other groups have no advantage at all."""
-        return [c.count("7") / 4 + len(c) / 8 if len(p.prompt) % 2 else 0.0 for p, c in zip(problems, completions)]
-
-    def sample(self, rng, n):
-        return [Problem(prompt=f"{n}=", answer="") for n in rng.integers(0, 200, n)]
-
-    def held_out(self, n):
-        return [Problem(prompt=f"{number * 37}=", answer="") for number in range(n)]
-
-    def is_correct(self, problem, completion):
-        return len(completion) % 2 == 0
 
 
 def trainer(**args):
@@ -84,7 +67,7 @@ except ValueError as error:
     words["division"] = str(error)
 with open(f"{folder}/{world.size}-words-{world.rank}.json", "w") as file:
     json.dump(words, file)
-'''
+"""
 RUNS = {
     "dapo, cut off completions do not count": dict(mask_truncated_completions=True, stop_strings=[*"012345"]),
     "grpo": dict(loss_type="grpo", per_device_train_batch_size=8, gradient_accumulation_steps=2),
@@ -112,7 +95,7 @@ def folder(tmp_path_factory):
     save_character_tokenizer(folder)
     for count in (1, 2, 4):
         command = [sys.executable, "-c", WORKER, str(folder), json.dumps([*RUNS.values()])]
-        workers = [subprocess.Popen(command, env=environment) for environment in ring(count, folder)]
+        workers = [subprocess.Popen(command, cwd=ROOT, env=environment) for environment in ring(count, folder)]
         try:
             assert [worker.wait(timeout=300) for worker in workers] == [0] * count
         finally:
@@ -144,10 +127,7 @@ def test_any_number_of_processes_gives_the_same_run(folder, size, name):
         expected = {name: value for name, value in step["metrics"].items() if name != "step_time"}
         for other, *_ in others:
             metrics = {name: value for name, value in other[place]["metrics"].items() if name != "step_time"}
-            assert metrics.keys() == expected.keys()
-            for name, value in metrics.items():  # the difference of sampler and learner is rounding itself
-                bound = 1e-4 if "sampling_logp_difference" in name else 1e-6
-                assert value == pytest.approx(expected[name], rel=1e-3, abs=bound), name
+            assert metrics == pytest.approx(expected, rel=1e-3, abs=1e-6)
     evaluated = [each["evaluated"] for each in (steps[-1], *(other[-1] for other, *_ in others))]
     assert len({tuple(each.values()) for each in evaluated[0]}) > 1
     for theirs in evaluated[1:]:

@@ -17,7 +17,7 @@ from mlx_grpo_kit.grpo.processes import World
 from mlx_grpo_kit.grpo.sharding import check_sharded
 from mlx_grpo_kit.qwen3 import Qwen3Config
 from mlx_grpo_kit.qwen3.tokenizer import save_character_tokenizer
-from tests.grpo.sharded_run import RUNS, STEPS, Sevens, as_json, make
+from tests.grpo.sharded_run import RUNS, STEPS, Sevens, as_json, assert_same_metrics, make
 
 ROOT = Path(__file__).parents[2]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
@@ -59,11 +59,7 @@ def read(folder, world, name):
 def assert_steps(steps, expected, rel=1e-3):
     for one, other in zip(steps, expected, strict=True):
         assert [row[:2] for row in one["rows"]] == [row[:2] for row in other["rows"]], "the same draws"
-        metrics, others = one["metrics"], other["metrics"]
-        assert metrics.keys() == others.keys()
-        for name in metrics.keys() - {"step_time"}:  # the difference of sampler and learner is rounding itself
-            bound = 1e-4 if "sampling_logp_difference" in name else 1e-6
-            assert metrics[name] == pytest.approx(others[name], rel=rel, abs=bound), name
+        assert_same_metrics(one["metrics"], other["metrics"], rel)
 
 
 @pytest.mark.parametrize(("world", "name"), CASES)
