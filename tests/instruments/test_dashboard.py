@@ -287,6 +287,21 @@ def test_long_texts_are_cut_and_many_steps_come_in_pieces(fake):
     assert len(found["1"][0][2]) == MOST_CHARACTERS + 1
 
 
+@pytest.mark.parametrize(("click", "end", "steps"), [("go on", "finished", 40), ("stop", "stopped", 3)])
+def test_a_click_while_a_rewind_is_carried_out_is_obeyed(dashboard, monkeypatch, click, end, steps):
+    pause_at(dashboard, 6)
+    rewind = dashboard.record.rewind
+
+    def rewind_and_click(step):  # in the run's thread, before it pauses again
+        rewind(step)
+        order(dashboard, click)
+
+    monkeypatch.setattr(dashboard.record, "rewind", rewind_and_click)
+    order(dashboard, "rewind", step=3)
+    dashboard.run.wait(SECONDS)
+    assert (dashboard.state, len(dashboard.record)) == (end, steps)
+
+
 def test_a_saved_run_is_shown_again_without_mlx_and_does_not_train(dashboard, tmp_path):
     pause_at(dashboard, 6)
     order(dashboard, "rewind", step=3, rate="0.5")

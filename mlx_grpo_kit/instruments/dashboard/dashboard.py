@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -120,6 +121,7 @@ class Dashboard(BrowserWidget):
         self._metrics = dict.fromkeys(metrics_of(self.record))
         self._complaint, self._health = "", diagnose(self.record.steps)
         self._singles, self._hold_again = 0, False
+        self._clicking = threading.Lock()  # the page's thread and the run's decide about pausing in turn
         self._rewound_from: int | None = None  # until the next step reports it
         self._looked = False  # True if an earlier step was repeated since the last one
         self._boxes: list[Any] = []  # one per page; the microscope is shown in them
@@ -170,10 +172,11 @@ class Dashboard(BrowserWidget):
 
     def update(self, metrics: Mapping[str, float], step: int, completions: Any = ()) -> None:
         """Show the progress of the run; called by the BackgroundRun after each step."""
-        if self._singles:
-            self._singles -= 1
-            if not self._singles:
-                self.run.pause()
+        with self._clicking:
+            if self._singles:
+                self._singles -= 1
+                if not self._singles:
+                    self.run.pause()
         if time.monotonic() >= self._next_frame:
             self._flush()
 
@@ -256,14 +259,13 @@ class Dashboard(BrowserWidget):
         self.record.max_steps = self.steering.max_steps
         self._sent = min(self._sent, len(self.record))
         self._flush()
-        if self._hold_again:
-            self._hold_again = False
-            self.run.pause()
-            if self.steering.waiting or self._singles:  # ordered while this order was carried out
-                self._hold_again = self.steering.waiting
-                self.run.resume()
-            else:
-                self.hold(self.run)
+        with self._clicking:  # a click may have come while this order was carried out
+            holds = self._hold_again and not self.steering.waiting and not self._singles
+            self._hold_again = self._hold_again and self.steering.waiting
+            if holds:
+                self.run.pause()
+        if holds:
+            self.hold(self.run)
         return self.run is None or not self.run.stopping
 
     # -- requests from the page ---------------------------------------------------------------------------------------
@@ -307,14 +309,16 @@ class Dashboard(BrowserWidget):
             if run is None:
                 self._go_on()
             elif not run.stopping:
-                self._singles, self.state = 0, "running"
-                run.resume()
+                with self._clicking:
+                    self._singles, self._hold_again, self.state = 0, False, "running"
+                    run.resume()
         elif order == "step":
-            self._singles += 1
+            with self._clicking:
+                self._singles += 1
+                if run is not None and run.paused:
+                    run.resume()
             if run is None:
                 self._go_on()
-            elif run.paused:
-                run.resume()
         elif order == "change":
             self._give(Order(None, read_settings(rate, reward, self._rewards), length))
         elif order == "rewind":
@@ -323,13 +327,17 @@ class Dashboard(BrowserWidget):
             self._look(step, group)
 
     def _give(self, order: Order, go_on: bool = False) -> None:
-        self.steering.give(order)
-        if self._running and self.run.paused:
-            self._hold_again = True
-            self.run.resume()
-        elif go_on and not self._running:
+        with self._clicking:
+            self.steering.give(order)
+            if self._running and self.run.paused:
+                self._hold_again = True
+                self.run.resume()
+                return
+        if self._running:
+            return
+        if go_on:
             self._go_on()
-        elif not self._running:
+        else:
             self.steering.obey(self._obeyed)
 
     def _look(self, step: int, group: int | None) -> None:

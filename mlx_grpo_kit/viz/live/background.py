@@ -74,6 +74,8 @@ class BackgroundRun:
     def pause(self) -> None:
         """Pause the run after the current step."""
         self._resumed.clear()
+        if self._stop.is_set():  # perhaps just now, in another thread: a run that ends does not wait
+            self._resumed.set()
 
     def resume(self) -> None:
         """Continue a paused run."""
