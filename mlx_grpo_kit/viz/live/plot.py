@@ -177,9 +177,10 @@ class LivePlot:
             return self.state
         total = f" of {self.max_steps}" if self.max_steps else ""
         words = [f"{self.state}: step {self.steps[-1]}{total}"]
-        panel, (first, *_) = next(iter(self.panels.items()))
+        panel, (first, *others) = next(iter(self.panels.items()))
         if first in self.history:
-            words.append(f"{first} {three_digits(latest(self.history[first], self.smoothing, panel in self.log))}")
+            number = three_digits(latest(self.history[first], self.smoothing, panel in self.log))
+            words.append(f"{first if others else panel} {number}")
         return " · ".join([*words, f"{self._seconds:.0f} s"])
 
     @property

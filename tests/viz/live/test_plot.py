@@ -127,6 +127,15 @@ def test_the_status_keeps_the_last_value_of_a_metric_measured_now_and_then():
     assert plot.status.startswith("running: step 10 · accuracy 0.800 ·")
 
 
+def test_the_status_names_a_panel_of_one_metric_by_its_title_and_else_the_first_metric():
+    plot = LivePlot({"right": "eval/accuracy"})
+    plot.update({"eval/accuracy": 0.5})
+    assert "· right 0.500 ·" in plot.status
+    plot = LivePlot({"losses": ["ours", "torch"]})
+    plot.update({"ours": 0.5, "torch": 0.25})
+    assert "· ours 0.500 ·" in plot.status
+
+
 def test_status_in_words():
     plot = LivePlot(["reward"], max_steps=60)
     assert plot.status == "waiting for the first step"
