@@ -38,9 +38,8 @@ test unit: export PYTHONDONTWRITEBYTECODE :=
 test: $(VENV)/dev.done ## Everything: unit, parity, benchmarks (as tests), browser, notebooks
 	$(PY) -m pytest $(PARALLEL) --durations 25 --benchmark-disable $(NOTEBOOK_OPTIONS) notebooks tests
 
-unit: $(VENV)/dev.done ## The quick tests: no notebooks, no browser, no benchmarks
-	$(PY) -m pytest $(PARALLEL) --ignore tests/browser --ignore tests/benchmarks \
-	    --ignore tests/course/test_another_model.py tests
+unit: $(VENV)/dev.done ## The quick tests, half of all: no browser, no benchmarks, none of tests/slow.txt
+	$(PY) -m pytest $(PARALLEL) -m 'not slow' --ignore tests/browser --ignore tests/benchmarks tests
 
 bench: $(VENV)/dev.done ## Speed against peers, alone on the machine
 	$(PY) -m pytest tests/benchmarks --benchmark-quiet $(ARGS)

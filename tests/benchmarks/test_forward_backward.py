@@ -36,6 +36,22 @@ class Kit:
         return self.loss.item(), norm(self.grads.values())
 
 
+class KitOnAllCores(Kit):
+    """As the trainer's learner computes large micro-batches; outside of it a user decides."""
+
+    def __init__(self, model):
+        from mlx_grpo_kit.runtime import all_cores
+
+        super().__init__(model)
+        on_one = self.turn
+
+        def turn():
+            with all_cores():
+                on_one()
+
+        self.turn = turn
+
+
 class MLXLM:
     def __init__(self, model):
         import mlx.core as mx
@@ -91,6 +107,7 @@ def test_forward_and_backward(model, bench):
     options = {"model": model}
     contestants = {
         "the kit": Contestant(Kit, options),
+        "the kit, in all_cores()": Contestant(KitOnAllCores, options),
         "mlx-lm's model": Contestant(MLXLM, options),
         "transformers": Contestant(Transformers, options),
     }
