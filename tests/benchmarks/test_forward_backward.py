@@ -43,13 +43,7 @@ class KitOnAllCores(Kit):
         from mlx_grpo_kit.runtime import all_cores
 
         super().__init__(model)
-        on_one = self.turn
-
-        def turn():
-            with all_cores():
-                on_one()
-
-        self.turn = turn
+        self.turn = all_cores()(self.turn)
 
 
 class MLXLM:
