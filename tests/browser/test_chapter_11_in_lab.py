@@ -61,4 +61,4 @@ def test_the_query_and_the_maps_follow(open_notebook):
     picture(maps, '"1" at position 4 looks most at').wait_for(state="attached", timeout=10_000)
     text.fill("")
     text.press("Enter")
-    notebook.cell(maps).get_by_text("Type a text of 1 to 20 characters.").wait_for(timeout=10_000)
+    notebook.cell(maps).get_by_role("status").get_by_text("Type a text of 1 to 20 characters.").wait_for(timeout=10_000)
