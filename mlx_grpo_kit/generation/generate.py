@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -15,12 +14,10 @@ from mlx_grpo_kit.generation.batching import (
     check_prompts,
     check_tokens,
     fold_groups,
-    left_padded,
 )
-from mlx_grpo_kit.generation.sampling import SamplingConfig, check_whole, draw, filtered, token_logps
-from mlx_grpo_kit.qwen3.cache import KVCache
+from mlx_grpo_kit.generation.decoder import Decoder, MLXDecoder
+from mlx_grpo_kit.generation.sampling import SamplingConfig, check_whole
 from mlx_grpo_kit.qwen3.config import Qwen3Config
-from mlx_grpo_kit.qwen3.forward import output_logits, qwen3_forward, qwen3_hidden_states
 from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.runtime.fork import refuse_after_fork
 
@@ -33,6 +30,9 @@ Reply = Callable[[Mapping[int, list[int]]], Mapping[int, Sequence[int]]]
 A row is the index of its prompt in `prompts`. Rows without a reply end. Rows whose reply does not fit within
 `max_new_tokens` end too, and the reply is dropped.
 """
+
+MakeDecoder = Callable[[Qwen3Config, Mapping[str, mx.array], SamplingConfig, mx.array], Decoder]
+"""A class of `Decoder`, or a function with its arguments (config, params, sampling, row_keys)."""
 
 BLOCK = 32  # the cache grows by this many positions, so the past is copied once per 32 tokens and not with every token
 LEAVING = 16  # rows leave the batch in multiples of 1/16 of it, so that few shapes are compiled
@@ -89,6 +89,7 @@ def generate(
     first_row: int = 0,
     num_rows: int | None = None,
     completion_batch_size: int | None = None,
+    decoder: MakeDecoder = MLXDecoder,
 ) -> Rollout:
     """Continue every prompt until one of `eos_token_ids`, until `stop`, or for `sampling.max_new_tokens` tokens.
 
@@ -104,6 +105,8 @@ def generate(
         and each row uses the random numbers that it would have in the whole batch. `completion_batch_size` (mlx-lm's
         name) does this for you, with at most that many rows at once and a key-value cache for those; logits may differ
         by rounding.
+
+    `decoder` computes the tokens: MLX's, or another class of `Decoder`, such as `grpo.learners.torch_decoder`'s.
 
     Raises:
         ValueError: no prompts, an empty one, token ids outside the vocabulary, an end token outside it, more tokens
@@ -132,12 +135,13 @@ def generate(
                     seed=seed,
                     first_row=first_row + start,
                     num_rows=num_rows,
+                    decoder=decoder,
                 )
             )
         return Rollout(*([row for piece in pieces for row in getattr(piece, f.name)] for f in fields(Rollout)))
     how = {"eos_token_ids": eos_token_ids, "stop": stop, "reply": reply, "seed": seed}
     rows = {"first_row": first_row, "num_rows": num_rows}
-    steps = [*generate_tokens(config, params, prompts, sampling=sampling, **how, **rows)]
+    steps = [*generate_tokens(config, params, prompts, sampling=sampling, decoder=decoder, **how, **rows)]
     tokens, logps, entropies, ended, drawn = (np.stack(each, axis=1) for each in zip(*steps, strict=True))
     finished = ended[:, -1]
     lengths = np.where(finished, ended.argmax(axis=1) + 1, ended.shape[1]).tolist()
@@ -169,6 +173,7 @@ def generate_tokens(
     seed: int = 0,
     first_row: int = 0,
     num_rows: int | None = None,
+    decoder: MakeDecoder = MLXDecoder,
 ) -> Iterator[TokenStep]:
     """Generate like `generate`, but yield after every token, to show or steer the generation.
 
@@ -200,7 +205,9 @@ def generate_tokens(
             "rows."
         )
     turns = _Turns(config, len(prompts), ends, stop, reply, sampling.max_new_tokens)
-    return _token_steps(config, dict(params), prompts, sampling, turns, seed, first_row, num_rows)
+    # Every row has its own key, so its random numbers do not depend on the other rows.
+    row_keys = mx.random.split(mx.random.key(seed), num_rows)[first_row : first_row + len(prompts)]
+    return _token_steps(decoder(config, params, sampling, row_keys), prompts, sampling.max_new_tokens, turns)
 
 
 def _checked_ends(config: Qwen3Config, eos_token_ids: Collection[int]) -> list[int]:
@@ -214,48 +221,25 @@ def _checked_ends(config: Qwen3Config, eos_token_ids: Collection[int]) -> list[i
 
 
 def _token_steps(
-    config: Qwen3Config,
-    params: dict[str, mx.array],
+    decoder: Decoder,
     prompts: Sequence[TokenIds],
-    sampling: SamplingConfig,
+    max_new_tokens: int,
     turns: _Turns,
-    seed: int,
-    first_row: int,
-    num_rows: int,
 ) -> Iterator[TokenStep]:
-    unique_prompts, group_size = fold_groups(prompts)
-    prompt_ids, attention_mask = left_padded(unique_prompts)
-    # Every row has its own key, so its random numbers do not depend on the other rows.
-    row_keys = mx.random.split(mx.random.key(seed), num_rows)[first_row : first_row + len(prompts)]
-
-    cache = KVCache(config.num_hidden_layers)
-    last_hidden = qwen3_hidden_states(config, params, prompt_ids, cache=cache, attention_mask=attention_mask)[:, -1]
-    logits = mx.repeat(output_logits(config, params, last_hidden), group_size, axis=0)
-    cache = cache.repeat(group_size)
-    if attention_mask is not None:
-        attention_mask = mx.repeat(attention_mask, group_size, axis=0)
-
-    decode = _decode_step(config, sampling)
+    drawn = decoder.start(*fold_groups(prompts))
     rows = np.arange(len(prompts))  # rows that are still in the batch
-    drawn = _draw(sampling, logits, row_keys, mx.array(0))
-    for step in range(1, sampling.max_new_tokens + 1):
+    for step in range(1, max_new_tokens + 1):
         current = turns.with_replies(rows, drawn)
-        if step < sampling.max_new_tokens:
+        if step < max_new_tokens:
             # The next token is computed while this one is examined; that is wasted if every row ends here.
             tokens = current[0]
-            if cache.length == cache.capacity:
+            if decoder.is_full:
                 kept = turns.kept(rows)
                 if len(kept) < len(rows):  # the cache is copied anyway, so drop rows that have ended
-                    rows, these = rows[kept], mx.array(kept)
-                    cache, row_keys, tokens = cache.rows(these), row_keys[these], tokens[these]
-                    attention_mask = None if attention_mask is None else attention_mask[these]
-                cache.reserve(cache.length + min(BLOCK, sampling.max_new_tokens - step))
-            *drawn, cache.keys, cache.values = decode(
-                params, cache.keys, cache.values, mx.array(cache.length), attention_mask, tokens, row_keys,
-                mx.array(step),
-            )  # fmt: skip
-            cache.advance(1)
-            mx.async_eval(drawn, cache.keys, cache.values)
+                    rows, tokens = rows[kept], tokens[mx.array(kept)]
+                    decoder.keep(kept)
+                decoder.reserve(min(BLOCK, max_new_tokens - step))
+            drawn = decoder.next(tokens, step)
         yield turns.look(*current)
         if turns.ended.all():
             return
@@ -318,32 +302,6 @@ class _Turns:
         going_on = ~self.ended[rows]
         count = min(-(-going_on.sum() // step) * step, len(rows))
         return np.sort(np.argsort(~going_on, kind="stable")[:count])
-
-
-@lru_cache(maxsize=16)
-def _decode_step(config: Qwen3Config, sampling: SamplingConfig) -> Callable:
-    """A compiled decoding step. The position is an array, so one graph works for every step of a block."""
-
-    @mx.compile
-    def decode(params, keys, values, length, attention_mask, tokens, row_keys, step):
-        cache = KVCache(config.num_hidden_layers)
-        cache.keys, cache.values, cache.length = list(keys), list(values), length
-        logits = qwen3_forward(config, params, tokens[:, None], cache=cache, attention_mask=attention_mask)
-        return *_draw(sampling, logits[:, 0], row_keys, step), cache.keys, cache.values
-
-    return decode
-
-
-def _draw(
-    sampling: SamplingConfig, logits: mx.array, row_keys: mx.array, step: mx.array
-) -> tuple[mx.array, mx.array, mx.array]:
-    """Sample a token per row of [B, V] with the row's key; return tokens, log-probabilities and entropies, [B] each."""
-    # A key is two numbers, and every other key gives other random numbers, so adding the step to the row's key gives a
-    # fresh key.
-    uniform = mx.vmap(lambda key: mx.random.uniform(key=key))(row_keys + step.astype(mx.uint32))
-    kept = filtered(logits, sampling.top_p, sampling.top_k, sampling.min_p)
-    tokens = draw(kept, sampling.temperature, uniform).astype(mx.int32)
-    return tokens, *token_logps(logits, tokens, sampling.temperature, with_entropy=True)
 
 
 def stop_at(decode: Callable[[list[int]], str], strings: Collection[str]) -> Stop:

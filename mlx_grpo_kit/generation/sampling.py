@@ -19,6 +19,10 @@ MIN_TEMPERATURE = 1e-6
 """
 
 
+LARGEST_UNIFORM = 1 - 2**-22
+"""The largest random number of a draw: times a sum of probabilities it stays below the sum."""
+
+
 @dataclass(frozen=True)
 class SamplingConfig:
     """Settings for sampling tokens. With the defaults, tokens come from the unfiltered policy.
@@ -115,7 +119,7 @@ def draw(logits: mx.array, temperature: float, uniform: mx.array) -> mx.array:
     powers = exp(shifted(logits, temperature))
     sums = mx.cumsum(powers, axis=-1)
     # Rounding must not raise the bound to the total, and must not select a token of probability 0.
-    bound = mx.minimum(uniform, 1 - 2**-22)[..., None] * sums[..., -1:]
+    bound = mx.minimum(uniform, LARGEST_UNIFORM)[..., None] * sums[..., -1:]
     return mx.argmax((sums > bound) & (powers > 0), axis=-1)
 
 

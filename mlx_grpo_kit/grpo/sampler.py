@@ -13,6 +13,7 @@ from mlx_grpo_kit.generation import Rollout, SamplingConfig, generate, stop_at
 from mlx_grpo_kit.generation.generate import Reply
 from mlx_grpo_kit.grpo.batch import Completions, Conversation, last_turn
 from mlx_grpo_kit.grpo.config import GRPOConfig
+from mlx_grpo_kit.grpo.learners import decoder_class
 from mlx_grpo_kit.grpo.memory import completion_batch_size
 from mlx_grpo_kit.grpo.policy import Policy
 from mlx_grpo_kit.grpo.processes import World
@@ -137,6 +138,7 @@ class PolicySampler:
                 first_row=first_row,
                 num_rows=num_rows,
                 completion_batch_size=completion_batch_size(policy.config, self.args, num_positions, policy.dtype),
+                decoder=decoder_class(self.args),
             )
 
     def completions(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 
+from mlx_grpo_kit.generation.decoder import Decoder, MLXDecoder
 from mlx_grpo_kit.grpo.config import GRPOConfig
 from mlx_grpo_kit.grpo.learners.learner import Learner
 from mlx_grpo_kit.grpo.learners.mlx_at_once import MLXAtOnce
@@ -15,14 +16,19 @@ from mlx_grpo_kit.grpo.learners.mlx_by_layer import MLXByLayer
 from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.runtime.lazy import lazy_names
 
-__all__ = ["Learner", "MLXAtOnce", "MLXByLayer", "learner_class"]
+__all__ = ["Learner", "MLXAtOnce", "MLXByLayer", "decoder_class", "learner_class"]
 
 OTHERS = {"torch": "TorchLearner", "jax": "JAXLearner"}
 """The learner classes by GRPOConfig's `backend`. A framework loads when it is first used."""
 
 __getattr__, __dir__ = lazy_names(
     __name__,
-    {"TorchLearner": "torch_learner", "ShardedTorchLearner": "torch_sharded", "JAXLearner": "jax_learner"},
+    {
+        "TorchLearner": "torch_learner",
+        "TorchDecoder": "torch_decoder",
+        "ShardedTorchLearner": "torch_sharded",
+        "JAXLearner": "jax_learner",
+    },
 )
 
 
@@ -39,3 +45,9 @@ def learner_class(args: GRPOConfig, dtype: mx.Dtype, sharded: bool = False) -> t
             "in float32. Expected float32 parameters, as load_pretrained returns them, or backend='mlx'."
         )
     return getattr(sys.modules[__name__], "ShardedTorchLearner" if sharded else OTHERS[args.backend])
+
+
+def decoder_class(args: GRPOConfig) -> type[Decoder]:
+    """The class that computes completions: torch's beside torch's learner on a CPU, where it takes the least time."""
+    with_torch = args.backend == "torch" and mx.default_device() == mx.cpu
+    return sys.modules[__name__].TorchDecoder if with_torch else MLXDecoder

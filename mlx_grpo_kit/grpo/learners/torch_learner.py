@@ -7,9 +7,8 @@ failing steps, and you can switch the backend at any step.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -22,8 +21,8 @@ from mlx_grpo_kit.grpo.logps import PaddedBatch
 from mlx_grpo_kit.grpo.loss import Part, grpo_loss_and_metrics, token_mean
 from mlx_grpo_kit.grpo.micro_batches import MicroBatch
 from mlx_grpo_kit.grpo.policy import Policy
-from mlx_grpo_kit.runtime import all_cores, mx
-from mlx_grpo_kit.runtime.torch_threads import use_threads
+from mlx_grpo_kit.runtime import mx
+from mlx_grpo_kit.runtime.torch_threads import on_cores
 
 # torch's MKL uses all cores if a micro-batch has more tokens times parameters than this. The bound is fixed, because
 # another number of threads rounds differently: the same seed must give the same run.
@@ -97,17 +96,6 @@ def _at_full_speed(params: Mapping[str, mx.array], batch: PaddedBatch) -> Iterat
     gets more. torch's threads spin while they wait, and so do OpenBLAS's, so the two on the same cores would delay each
     other. If OMP_NUM_THREADS is set, it applies to everything.
     """
-    with FasterOperations():
-        if "OMP_NUM_THREADS" in os.environ:
-            yield
-            return
-        products = sum(value.size for value in params.values()) * (batch.prompt_ids.size + batch.completion_ids.size)
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        alone = sgemm() is not None or products <= MANY_PRODUCTS
-        before = torch.get_num_threads()
-        with nullcontext() if alone else all_cores():
-            use_threads(1 if alone else cores)
-            try:
-                yield
-            finally:
-                use_threads(before)
+    products = sum(value.size for value in params.values()) * (batch.prompt_ids.size + batch.completion_ids.size)
+    with FasterOperations(), on_cores(sgemm() is None and products > MANY_PRODUCTS):
+        yield
