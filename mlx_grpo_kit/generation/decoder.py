@@ -1,4 +1,4 @@
-"""Decoders compute the next token of a batch of rows: the model, its cache, and the draw."""
+"""Decoders draw the next token of each row of a batch. A decoder is the model, its cache and the draw together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mlx_grpo_kit.runtime import mx
 
 
 class Drawn(NamedTuple):
-    """What is drawn for each row, [B] each: a token (int32), its log-probability, the entropy at its place."""
+    """What a row gets, [B] each: a token (int32), its log-probability, and the entropy of the distribution there."""
 
     tokens: mx.array
     logps: mx.array
@@ -25,10 +25,10 @@ class Drawn(NamedTuple):
 
 
 class Decoder(Protocol):
-    """Draws one token after another for each row of a batch.
+    """The model, its cache and the draw for a batch of rows, which get one token after another.
 
-    A class of this kind is made with the arguments (config, params, sampling, row_keys), where `row_keys` [B, 2] holds
-    a key of random numbers for each row: token `step` of a row is drawn with `uniform_numbers` of its key.
+    Its arguments are (config, params, sampling, row_keys). `row_keys` [B, 2] holds a key of random numbers for each
+    row, and `uniform_numbers` of this key decides about each of its tokens.
     """
 
     def start(self, prompts: Sequence[TokenIds], group_size: int) -> Drawn:

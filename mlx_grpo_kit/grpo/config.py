@@ -37,7 +37,8 @@ class GRPOConfig:
         optim: "adamw", or "adafactor", which stores next to nothing per parameter and so saves 8 of 16 bytes per
             parameter. It makes different updates from AdamW.
         backend: the learner, which computes gradients: "mlx", "torch" or "jax". All give the same gradient except for
-            rounding; on a CPU torch takes the least time. MLX always samples and updates. (TRL has only torch.)
+            rounding; on a CPU torch takes the least time, and samples too. Otherwise MLX samples. MLX always updates.
+            (TRL has only torch.)
         bf16: compute forward and backward passes in bfloat16, while the optimizer keeps the parameters in float32. For
             GPUs; a CPU takes about five times as long for it. (TRL: True; here the model computes in the dtype of its
             parameters by default.)

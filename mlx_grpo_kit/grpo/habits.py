@@ -139,7 +139,7 @@ HABITS: dict[str, str] = {
         f"vllm_importance_sampling_{name}": f"importance_sampling_{name.replace('mode', 'correction')}"
         for name in ("correction", "mode", "clip_min", "clip_max")
     },
-    "use_vllm": "the kit samples with MLX in the same process",
+    "use_vllm": "the kit samples in the same process, with MLX or torch",
     "use_liger_kernel": "log-probabilities are always computed in chunks of the vocabulary",
     "gradient_checkpointing_kwargs": "gradient_checkpointing=True has no settings",
 }

@@ -138,7 +138,7 @@ class PolicySampler:
                 first_row=first_row,
                 num_rows=num_rows,
                 completion_batch_size=completion_batch_size(policy.config, self.args, num_positions, policy.dtype),
-                decoder=decoder_class(self.args),
+                decoder=decoder_class(self.args, self.world.sharded),
             )
 
     def completions(

@@ -9,7 +9,7 @@ import torch
 import transformers
 
 from mlx_grpo_kit.assets import TINY_CHAT
-from mlx_grpo_kit.generation import SamplingConfig, generate, generate_tokens, stop_at
+from mlx_grpo_kit.generation import SamplingConfig, decoder, generate, generate_tokens, stop_at
 from mlx_grpo_kit.generation.batching import fold_groups
 from mlx_grpo_kit.grpo import per_token_logps
 from mlx_grpo_kit.qwen3 import load_tokenizer
@@ -223,8 +223,8 @@ def traced(monkeypatch):
         capacities.append(cache.capacity)
         return original(*args, cache=cache, **kwargs)
 
-    original = MODULE.qwen3_forward
-    monkeypatch.setattr(MODULE, "qwen3_forward", counting)
+    original = decoder.qwen3_forward
+    monkeypatch.setattr(decoder, "qwen3_forward", counting)
     return capacities
 
 

@@ -108,7 +108,7 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def scripted(monkeypatch):
     """Have the model draw row r's token number t from a table [rows, T]."""
-    module = sys.modules["mlx_grpo_kit.generation.generate"]
+    module = sys.modules["mlx_grpo_kit.generation.decoder"]
 
     def script(table):
         table = mx.array(np.array(table, np.int32))

@@ -47,7 +47,11 @@ def learner_class(args: GRPOConfig, dtype: mx.Dtype, sharded: bool = False) -> t
     return getattr(sys.modules[__name__], "ShardedTorchLearner" if sharded else OTHERS[args.backend])
 
 
-def decoder_class(args: GRPOConfig) -> type[Decoder]:
-    """The class that computes completions: torch's beside torch's learner on a CPU, where it takes the least time."""
-    with_torch = args.backend == "torch" and mx.default_device() == mx.cpu
-    return sys.modules[__name__].TorchDecoder if with_torch else MLXDecoder
+def decoder_class(args: GRPOConfig, sharded: bool = False) -> type[Decoder]:
+    """The class that computes completions: torch's beside torch's learner on a CPU, and otherwise MLX's.
+
+    torch's decoder copies the weights, for which processes that share one policy (`sharded`) have no room.
+    """
+    if args.backend == "torch" and mx.default_device() == mx.cpu and not sharded:
+        return sys.modules[__name__].TorchDecoder
+    return MLXDecoder

@@ -34,6 +34,9 @@ PACKED = 2**17
 MANY_PRODUCTS = 6e7
 """torch uses all cores if a batch has more rows times parameters than this."""
 
+LOWEST = -200.0
+"""A bound for logits below the largest: e to the power of it is 0 in float32, and 0 times it is 0 (not so -inf)."""
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -76,8 +79,8 @@ class TorchDecoder:
         self.all_cores = num_rows * sum(each.numel() for each in self.params.values()) > MANY_PRODUCTS
         self.layers = [self._layer(f"layers.{layer}.", num_rows) for layer in range(config.num_hidden_layers)]
         self.to_logits = packed(output_weight(config, self.params), num_rows)
-        steps = mx.arange(sampling.max_new_tokens)
-        self.uniform = torch.from_numpy(np.array(mx.vmap(partial(uniform_numbers, row_keys))(steps)))  # [steps, B]
+        uniform = mx.vmap(partial(uniform_numbers, row_keys))(mx.arange(sampling.max_new_tokens))
+        self.uniform = torch.from_numpy(np.array(mx.minimum(uniform, LARGEST_UNIFORM)))  # [tokens, B]
         self.length, self.padding = 0, None  # `padding`: bool [B, 1, P], True where a prompt is padded
         self.table: Sequence[Tensor] = ()  # cosines and sines of all positions in the cache
         self.keys: list[Tensor] = []  # per layer [B, K, capacity, D]
@@ -180,7 +183,7 @@ class TorchDecoder:
         """Draw a token per row of [B, V], by the formulas of `draw` and `token_logps` in generation/sampling.py."""
         how = self.sampling
         scaled = (logits - logits.amax(-1, keepdim=True)) * (1 / (how.temperature or 1.0))
-        powers = scaled.exp()
+        powers = scaled.clamp_(min=LOWEST).exp()
         kept, kept_powers = logits, powers
         if how.top_p < 1 or how.top_k or how.min_p:
             kept = torch.from_numpy(np.array(filtered(mx.array(logits.numpy()), how.top_p, how.top_k, how.min_p)))
@@ -189,10 +192,9 @@ class TorchDecoder:
             tokens = kept.argmax(-1)
         else:
             sums = kept_powers.cumsum(-1)
-            bound = self.uniform[step].clamp(max=LARGEST_UNIFORM)[:, None] * sums[:, -1:]
-            tokens = ((sums > bound) & (kept_powers > 0)).to(torch.uint8).argmax(-1)
+            tokens = (sums <= self.uniform[step][:, None] * sums[:, -1:]).sum(-1)
         total = powers.sum(-1)
-        logps = scaled.gather(-1, tokens[:, None])[:, 0] - total.log()
-        # A token of probability 0 has logit -inf and adds 0 to the entropy, not 0 * inf.
-        weighted = torch.where(powers > 0, powers * scaled, 0.0).sum(-1)
-        return Drawn(*(mx.array(each.numpy()) for each in (tokens.int(), logps, total.log() - weighted / total)))
+        log_total = total.log()
+        logps = scaled.gather(-1, tokens[:, None])[:, 0] - log_total
+        entropies = log_total - (powers * scaled).sum(-1) / total
+        return Drawn(*(mx.array(each.numpy()) for each in (tokens.int(), logps, entropies)))

@@ -1,0 +1,156 @@
+"""Sampling with torch: transformers' greedy tokens and log-probabilities, and otherwise what MLX's decoder draws."""
+
+import os
+
+import numpy as np
+import pytest
+import torch
+
+from mlx_grpo_kit.generation import SamplingConfig, generate
+from mlx_grpo_kit.grpo import GRPOConfig, learners
+from mlx_grpo_kit.grpo.learners import TorchDecoder, decoder_class, torch_decoder
+from mlx_grpo_kit.runtime import mx
+
+V = 37
+PROMPTS = [[5, 6, 7], [8], [9, 10, 11, 12, 13, 14, 15, 16], [1, 2, 3, 4]]
+GROUPS = [prompt for prompt in PROMPTS for _ in range(3)]
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "rope_theta": 10_000.0}
+SHAPES = {
+    "tied": {},
+    "untied": {"tie_word_embeddings": False},
+    "every head has its keys": {"num_key_value_heads": 4},
+    "one head of keys": {"num_key_value_heads": 1, "head_dim": 16},
+    "yarn": {"rope_parameters": YARN},
+}
+
+
+def make(make_qwen3, **changes):
+    """(transformers' model, config, params) of a model whose next token is far from certain, and far from uniform."""
+    shape = dict(
+        vocab_size=V,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=128,
+        tie_word_embeddings=True,
+    )
+    return make_qwen3(0.2, **shape | changes)
+
+
+@pytest.fixture(scope="module")
+def model(make_qwen3):
+    return make(make_qwen3)[1:]
+
+
+@pytest.fixture(params=["MKL's product", "oneDNN's packed product"])
+def packed(request, monkeypatch):
+    """Every matrix is packed, or none is: the models here are too small for the rule to pack one."""
+    monkeypatch.setattr(torch_decoder, "PACKED", 1 if "packed" in request.param else 10**9)
+
+
+def both(model, prompts, **how):
+    """What the two decoders draw."""
+    return generate(*model, prompts, **how), generate(*model, prompts, decoder=TorchDecoder, **how)
+
+
+def assert_same(ours, theirs, atol=2e-5):
+    assert theirs.completions == ours.completions
+    assert theirs.finished == ours.finished
+    assert theirs.token_mask == ours.token_mask
+    for name in ("logps", "entropies"):
+        np.testing.assert_allclose(*(np.concatenate(getattr(each, name)) for each in (theirs, ours)), atol=atol)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_greedy_tokens_and_logps_equal_transformers(make_qwen3, shape, packed):
+    reference, *model = make(make_qwen3, **SHAPES[shape])
+    longest = max(map(len, PROMPTS))
+    ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in PROMPTS])
+    mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in PROMPTS])
+    theirs = reference.generate(
+        ids, attention_mask=mask, do_sample=False, max_new_tokens=70, eos_token_id=None, pad_token_id=0
+    )
+    rollout = generate(*model, PROMPTS, sampling=SamplingConfig(70, 0.0), decoder=TorchDecoder)
+    assert rollout.completions == theirs[:, longest:].tolist()
+    for prompt, completion, logps in zip(PROMPTS, rollout.completions, rollout.logps, strict=True):
+        with torch.no_grad():
+            logits = reference(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1]
+        expected = logits.log_softmax(-1).gather(-1, torch.tensor(completion)[:, None])[:, 0]
+        np.testing.assert_allclose(logps, expected, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [{}, {"temperature": 0.6}, {"top_k": 5}, {"top_p": 0.7}, {"min_p": 0.1}, {"top_k": 9, "top_p": 0.9, "min_p": 0.02}],
+)
+@pytest.mark.parametrize("prompts", [GROUPS, PROMPTS, PROMPTS[:1], [[5, 6]] * 8], ids=["groups", "rows", "1", "group"])
+def test_the_draws_are_those_of_mlx(model, packed, prompts, filters):
+    assert_same(*both(model, prompts, sampling=SamplingConfig(**{"max_new_tokens": 40} | filters), seed=5))
+
+
+def test_rows_that_end_leave_the_batch(model, packed):
+    """The cache grows twice, and each time some rows have gone."""
+    how = {"sampling": SamplingConfig(100), "eos_token_ids": [3, 4], "seed": 2}
+    ours, theirs = both(model, GROUPS * 4, **how)
+    lengths = [*map(len, ours.completions)]
+    assert min(lengths) < 32 < 64 < max(lengths)
+    assert len({*lengths}) > 10
+    assert_same(ours, theirs)
+
+
+def test_replies_pass_through_the_model(model, packed):
+    def reply(ended):
+        return {row: [20, 21, 22] for row, ids in ended.items() if len(ids) < 15}
+
+    ours, theirs = both(model, GROUPS, sampling=SamplingConfig(50), eos_token_ids=[3], reply=reply, seed=1)
+    assert not all(map(all, ours.token_mask))
+    assert_same(ours, theirs)
+
+
+def test_a_batch_in_pieces_has_the_same_draws(model):
+    how = {"sampling": SamplingConfig(20), "seed": 4, "decoder": TorchDecoder}
+    assert_same(generate(*model, GROUPS, **how), generate(*model, GROUPS, completion_batch_size=5, **how))
+
+
+def test_a_model_that_has_diverged_gives_what_mlx_gives(model):
+    """NaN everywhere: whoever samples learns of it by the log-probabilities."""
+    config, params = model
+    broken = params | {"final_norm.weight": params["final_norm.weight"] * float("nan")}
+    ours, theirs = both((config, broken), PROMPTS, sampling=SamplingConfig(3))
+    assert theirs.completions == ours.completions
+    assert np.isnan(theirs.logps).all()
+    assert np.isnan(ours.logps).all()
+
+
+def test_parameters_changed_between_two_calls_are_used(model):
+    config, params = model
+    how = {"sampling": SamplingConfig(10), "decoder": TorchDecoder}
+    first = generate(config, params, PROMPTS, **how)
+    moved = {name: value * 1.5 for name, value in params.items()}
+    assert generate(config, moved, PROMPTS, **how).completions != first.completions
+    assert_same(generate(config, params, PROMPTS, **how), first, atol=0)
+
+
+@pytest.mark.parametrize("many", [0, 10**12], ids=["all cores", "one"])
+def test_torch_has_its_threads_back_after_every_token(model, monkeypatch, many):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(torch_decoder, "MANY_PRODUCTS", many)
+    seen = []
+    monkeypatch.setattr(torch_decoder, "normed", lambda x, eps: seen.append(torch.get_num_threads()) or x)
+    before = torch.get_num_threads()
+    generate(*model, PROMPTS, sampling=SamplingConfig(3), stop=lambda ids: seen.append(-torch.get_num_threads()),
+             decoder=TorchDecoder)  # fmt: skip
+    assert {count for count in seen if count > 0} == {1 if many else len(os.sched_getaffinity(0))}
+    assert {-count for count in seen if count < 0} == {before}
+    assert torch.get_num_threads() == before
+
+
+def test_torch_samples_beside_torchs_learner_on_a_cpu(monkeypatch):
+    assert decoder_class(GRPOConfig()) is decoder_class(GRPOConfig(backend="jax")) is learners.MLXDecoder
+    monkeypatch.setattr(mx, "default_device", lambda: mx.cpu)
+    assert decoder_class(GRPOConfig(backend="torch")) is TorchDecoder
+    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu, 0))
+    assert decoder_class(GRPOConfig(backend="torch")) is learners.MLXDecoder
