@@ -1,5 +1,6 @@
 """Sampling from a Qwen3: filters for one token, and whole completions for batches of prompts."""
 
+from mlx_grpo_kit.generation.decoder import Decoder, MLXDecoder
 from mlx_grpo_kit.generation.generate import Rollout, TokenStep, generate, generate_tokens, stop_at
 from mlx_grpo_kit.generation.sampling import (
     SamplingConfig,
@@ -12,6 +13,8 @@ from mlx_grpo_kit.generation.sampling import (
 )
 
 __all__ = [
+    "Decoder",
+    "MLXDecoder",
     "Rollout",
     "SamplingConfig",
     "TokenStep",

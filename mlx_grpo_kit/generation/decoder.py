@@ -17,7 +17,7 @@ from mlx_grpo_kit.runtime import mx
 
 
 class Drawn(NamedTuple):
-    """What a row gets, [B] each: a token (int32), its log-probability, and the entropy of the distribution there."""
+    """One token of each row (int32), its log-probability, and the entropy of the distribution there, [B] each."""
 
     tokens: mx.array
     logps: mx.array

@@ -23,15 +23,23 @@ class Drawer:
         return np.shape(self.drawn), self.draw(0.0, 8)
 
 
+def kits_decoder(with_torch):
+    if with_torch:
+        from mlx_grpo_kit.grpo.learners import TorchDecoder as Decoder
+    else:
+        from mlx_grpo_kit.generation import MLXDecoder as Decoder
+    return Decoder
+
+
 class Kit(Drawer):
-    def __init__(self, model):
-        self.config, self.params = model.kit()
+    def __init__(self, model, with_torch=False):
+        (self.config, self.params), self.decoder = model.kit(), kits_decoder(with_torch)
 
     def draw(self, temperature, num_new):
         from mlx_grpo_kit.generation import SamplingConfig, generate
 
         sampling = SamplingConfig(num_new, temperature)
-        return generate(self.config, self.params, PROMPTS, sampling=sampling).completions
+        return generate(self.config, self.params, PROMPTS, sampling=sampling, decoder=self.decoder).completions
 
 
 class NoEnd:
@@ -96,9 +104,14 @@ class Transformers(Drawer):
 
 
 def test_generation(model, bench):
-    makers = {"the kit": Kit, "mlx-lm batch_generate": MLXLM, "transformers generate": Transformers}
+    options = {"model": model}
     results = bench(
-        {name: Contestant(make, {"model": model}) for name, make in makers.items()},
+        {
+            "the kit": Contestant(Kit, options),
+            "the kit, torch's decoder": Contestant(Kit, options | {"with_torch": True}),
+            "mlx-lm batch_generate": Contestant(MLXLM, options),
+            "transformers generate": Contestant(Transformers, options),
+        },
         rounds=15,
         targets={"mlx-lm batch_generate": 1.2, "transformers generate": 1.2},
         rate=("tokens/s", ROWS * NEW),

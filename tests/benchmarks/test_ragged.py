@@ -9,7 +9,7 @@ import time
 import numpy as np
 
 from tests.benchmarks.contest import Contestant
-from tests.benchmarks.test_generation import draw_with_mlx_lm, draw_with_transformers
+from tests.benchmarks.test_generation import draw_with_mlx_lm, draw_with_transformers, kits_decoder
 
 ROWS, PROMPT, SHORTEST, LONGEST, CHANCE = 64, 12, 24, 240, 1 / 64
 TOKENS = round(ROWS * (SHORTEST + (1 - CHANCE) * (1 - (1 - CHANCE) ** (LONGEST - SHORTEST)) / CHANCE))
@@ -39,15 +39,16 @@ class Drawer:
 
 
 class Kit(Drawer):
-    def __init__(self, model, rows, longest):
+    def __init__(self, model, rows, longest, with_torch=False):
         super().__init__(model, rows, longest)
-        self.config, self.params = model.kit()
+        (self.config, self.params), self.decoder = model.kit(), kits_decoder(with_torch)
 
     def draw(self):
         from mlx_grpo_kit.generation import SamplingConfig, generate
 
+        sampling = SamplingConfig(self.longest)
         return generate(
-            self.config, self.params, self.prompts, sampling=SamplingConfig(self.longest), stop=self.ends
+            self.config, self.params, self.prompts, sampling=sampling, stop=self.ends, decoder=self.decoder
         ).completions
 
 
@@ -100,16 +101,16 @@ class Transformers(Drawer):
 
 
 def test_ragged(model, bench):
-    makers = {
-        "the kit": Kit,
-        "the kit, without leaving": KitThatKeepsRows,
-        "mlx-lm batch_generate": MLXLM,
-        "transformers generate": Transformers,
-    }
     rows, longest = (ROWS, LONGEST) if bench.measuring else (8, 48)
     options = {"model": model, "rows": rows, "longest": longest}
     results = bench(
-        {name: Contestant(make, options) for name, make in makers.items()},
+        {
+            "the kit": Contestant(Kit, options),
+            "the kit, torch's decoder": Contestant(Kit, options | {"with_torch": True}),
+            "the kit, without leaving": Contestant(KitThatKeepsRows, options),
+            "mlx-lm batch_generate": Contestant(MLXLM, options),
+            "transformers generate": Contestant(Transformers, options),
+        },
         rounds=7,
         targets={"the kit, without leaving": 2.0, "mlx-lm batch_generate": 1.2, "transformers generate": 1.2},
         rate=("tokens/s", TOKENS),

@@ -9,6 +9,7 @@ import torch
 from mlx_grpo_kit.generation import SamplingConfig, generate
 from mlx_grpo_kit.grpo import GRPOConfig, learners
 from mlx_grpo_kit.grpo.learners import TorchDecoder, decoder_class, torch_decoder
+from mlx_grpo_kit.qwen3.lora import adapt, init_lora
 from mlx_grpo_kit.runtime import mx
 
 V = 37
@@ -154,3 +155,19 @@ def test_torch_samples_beside_torchs_learner_on_a_cpu(monkeypatch):
     assert decoder_class(GRPOConfig(backend="torch")) is TorchDecoder
     monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu, 0))
     assert decoder_class(GRPOConfig(backend="torch")) is learners.MLXDecoder
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "uint32", "an adapter"])
+def test_other_parameters_are_refused(model, kind):
+    config, params = model
+    if kind == "bfloat16":
+        params = {name: value.astype(mx.bfloat16) for name, value in params.items()}
+    elif kind == "uint32":
+        name = "layers.0.mlp.up_proj"
+        three = mx.quantize(params[f"{name}.weight"], group_size=32, bits=4)
+        params = params | dict(zip([f"{name}.weight", f"{name}.scales", f"{name}.biases"], three, strict=True))
+    else:
+        params = adapt(params, init_lora(config, params, 2, ("q_proj",), seed=0), 1.0)
+    with pytest.raises(ValueError, match=rf"plain float32 parameters, and \S+ is {kind}\. Sample with decoder=MLXD"):
+        generate(config, params, PROMPTS, sampling=SamplingConfig(2), decoder=TorchDecoder)
+    assert len(generate(config, params, PROMPTS, sampling=SamplingConfig(2)).completions) == len(PROMPTS)

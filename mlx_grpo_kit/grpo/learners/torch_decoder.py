@@ -1,4 +1,4 @@
-"""Sampling with torch on a CPU: the numbers of MLX's decoder, except for rounding, in about half of its time.
+"""Sampling with torch on a CPU: the numbers of MLX's decoder, except for rounding, in less time.
 
 torch computes on all cores where MLX's kernels for a CPU use one, and oneDNN keeps large matrices packed as its
 products read them, where MKL packs them again for every token. Besides, the maps with the same input are one matrix
@@ -23,6 +23,7 @@ from mlx_grpo_kit.generation.decoder import Drawn, uniform_numbers
 from mlx_grpo_kit.generation.sampling import LARGEST_UNIFORM, SamplingConfig, filtered
 from mlx_grpo_kit.grpo.learners.torch_qwen3 import output_weight, rope_table, turn
 from mlx_grpo_kit.qwen3.config import Qwen3Config
+from mlx_grpo_kit.qwen3.matrices import ADAPTER
 from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.runtime.torch_threads import on_cores
 
@@ -68,11 +69,20 @@ class TorchDecoder:
     """A `Decoder` (generation/decoder.py) for float32 parameters without adapters, on the CPU.
 
     A row's random numbers are those of MLX's decoder, so both draw the same tokens unless rounding decides.
+
+    Raises ValueError for parameters of another dtype, quantized ones, and adapters.
     """
 
     def __init__(
         self, config: Qwen3Config, params: Mapping[str, mx.array], sampling: SamplingConfig, row_keys: mx.array
     ):
+        for name, value in params.items():
+            if value.dtype != mx.float32 or name.endswith(ADAPTER):
+                kind = "an adapter" if name.endswith(ADAPTER) else str(value.dtype).rpartition(".")[2]
+                raise ValueError(
+                    f"torch samples from plain float32 parameters, and {name} is {kind}. Sample with "
+                    "decoder=MLXDecoder, the default of generate."
+                )
         self.config, self.sampling = config, sampling
         self.params = {name: torch.from_numpy(np.array(value, copy=False)) for name, value in params.items()}
         num_rows = len(row_keys)
