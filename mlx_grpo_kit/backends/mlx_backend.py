@@ -84,20 +84,21 @@ class MLXTrainingBackend(Backend):
             mx.eval([value for value in weights.values() if isinstance(value, mx.array)])
         return super().load_weights(weights)
 
-    def _compute_gradient(self, batch: Mapping[str, Any]) -> tuple[float, Mapping[str, Any], dict[str, mx.array]]:
+    def _compute_gradient(
+        self, batch: Mapping[str, Any]
+    ) -> tuple[float, Mapping[str, Any], tuple[dict[str, mx.array], mx.array]]:
         def loss_of(params: dict[str, mx.array]) -> tuple[mx.array, Mapping[str, Any]]:
             return self._loss(logits_of(partial(self.apply_fn, params), batch["input_ids"]), batch)
 
         (loss, metrics), grads = mx.value_and_grad(loss_of)(self.params)
-        mx.eval(loss, metrics, grads)
-        return loss.item(), metrics, grads
-
-    def _add_gradient(self, grads: dict[str, mx.array]) -> float:
         if self._grads is not None:
             grads = {name: self._grads[name] + grad for name, grad in grads.items()}
         norm = mx.sqrt(sum(grad.astype(mx.float32).square().sum() for grad in grads.values()))
-        mx.eval(grads, norm)
-        self._grads = grads
+        mx.eval(loss, metrics, grads, norm)  # together: each evaluation is a trip to MLX's thread and back
+        return loss.item(), metrics, (grads, norm)
+
+    def _add_gradient(self, gradient: tuple[dict[str, mx.array], mx.array]) -> float:
+        self._grads, norm = gradient
         return norm.item()
 
     def _apply_gradient(self) -> float:

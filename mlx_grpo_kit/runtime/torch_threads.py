@@ -11,8 +11,6 @@ from pathlib import Path
 
 import torch
 
-from mlx_grpo_kit.runtime.blas import all_cores
-
 
 @cache
 def _set_threads() -> Callable[[int], None]:
@@ -37,6 +35,8 @@ def on_cores(every: bool) -> Iterator[None]:
     if "OMP_NUM_THREADS" in os.environ:
         yield
         return
+    from mlx_grpo_kit.runtime.blas import all_cores  # a backend of torch uses this module without MLX
+
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     before = torch.get_num_threads()
     with all_cores() if every else nullcontext():
