@@ -187,6 +187,10 @@ class NotebookPage:
             polling=MILLISECONDS_BETWEEN_LOOKS,
         )
 
+    def wait_for_frame(self):
+        """Wait until what was asked for is drawn: a widget that follows many inputs draws once per frame."""
+        self.page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
     def wait_for_text(self, index, text, seconds=30):
         """Wait until the page shows `text` in the outputs of a cell."""
         self.cell(index).locator(".jp-OutputArea-output", has_text=text).first.wait_for(timeout=seconds * 1000)

@@ -318,6 +318,7 @@ def test_a_finger_drags_the_cursor_and_a_reloaded_page_shows_the_run(open_notebo
     notebook.run_cell(2)
     board = Board(notebook, 2)
     board.wait_for("paused")
+    notebook.wait_for_frame()
     assert (board.done, board.step) == (done, done)
     board.wait_for_rows(32)
     assert board.column(2)[0] == f"{done}+0="  # requested from the kernel
@@ -340,6 +341,7 @@ def test_a_finger_drags_the_cursor_and_a_reloaded_page_shows_the_run(open_notebo
     board.wait_for_step(0)
     board.click("Rewind to step 0")
     board.wait_for("paused.*no step yet")
+    notebook.wait_for_frame()
     assert board.curves.first.locator(".kit-number").all_text_contents() == ["1", "2"]
     dashes = "paths => paths.map(path => getComputedStyle(path).strokeDasharray)"
     assert board.curves.first.locator(".kit-abandoned").evaluate_all(dashes) == ["none", "7px, 4px"]

@@ -27,6 +27,7 @@ class Board:
 
     def __init__(self, notebook, cell):
         self.page, self.cell, self.index = notebook.page, notebook.cell(cell), cell
+        self.wait_for_frame = notebook.wait_for_frame
         self.curves = self.cell.locator("svg[role=slider]")
         self.reward = self.curves.first
 
@@ -94,6 +95,7 @@ def test_zoom_smoothing_and_a_logarithmic_axis_by_mouse_and_keys(begin):
     )
     _, board = begin("zoomed", cell)
     board.wait_for("finished")
+    board.wait_for_frame()
     assert board.words_of(0)[-2:] == ["100", "200"]
     small = board.curves.count() - 1
     assert "1e-4" not in board.words_of(small)
@@ -112,12 +114,13 @@ def test_zoom_smoothing_and_a_logarithmic_axis_by_mouse_and_keys(begin):
     # By keys around the cursor, by the buttons, and by a drag with Shift.
     for _ in range(5):
         board.reward.press("PageDown")
-    assert board.reward.get_attribute("aria-valuenow") == "150"
+    expect(board.reward).to_have_attribute("aria-valuenow", "150")
     board.reward.press("+")
     status = board.cell.locator(".kit-view [role=status]")
     expect(status).to_have_text("steps 100 to 200 of 200")
     board.click("Zoom in")
     expect(status).to_have_text("steps 125 to 175 of 200")
+    board.wait_for_frame()
     assert {"140", "160"} <= {*board.words_of(0)}
     for _ in range(3):
         board.reward.press("PageDown")
@@ -148,6 +151,7 @@ def test_settings_held_out_problems_and_other_runs(begin):
     board.wait_until_done(45)
     board.click("Pause")
     board.wait_for("paused")
+    board.wait_for_frame()
     assert board.curves.count() == 10
     held_out = board.curves.nth(1)
     assert held_out.get_attribute("aria-label") == "step on the curve of held-out problems"
@@ -166,6 +170,7 @@ def test_settings_held_out_problems_and_other_runs(begin):
     board.click("Stop")
     board.wait_for("stopped")
     board.cell.locator("summary", has_text="Settings, 1 changed during the run").click()
+    board.wait_for_frame()
     row = board.cell.locator(".kit-settings tbody tr").first
     assert re.match(rf"learning_rate\s+0.01, then 0.05 from step {done + 1}\s+changed", row.inner_text())
 
