@@ -8,15 +8,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
 
 @cache
-def _set_threads() -> Callable[[int], None]:
+def _set_threads() -> Callable[[int], Any]:
+    """A function that sets the number; it does nothing where torch has no library of this name, as on a Mac."""
     torch_cpu = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
-    library = ctypes.CDLL(str(torch_cpu)) if torch_cpu.exists() else None
-    return getattr(library, "omp_set_num_threads", torch.set_num_threads)
+    if not torch_cpu.exists():
+        return lambda count: None
+    return getattr(ctypes.CDLL(str(torch_cpu)), "omp_set_num_threads", torch.set_num_threads)
 
 
 def use_threads(count: int) -> None:

@@ -14,28 +14,14 @@ from mlx_grpo_kit.generation.batching import fold_groups
 from mlx_grpo_kit.grpo import per_token_logps
 from mlx_grpo_kit.qwen3 import load_tokenizer
 from mlx_grpo_kit.runtime import mx
+from tests.generation.small_model import GROUPS, NOISE, PROMPTS, SHAPE, V, transformers_logps, transformers_tokens
 
-V = 37
 MODULE = import_module("mlx_grpo_kit.generation.generate")  # the package has a function of this name
-PROMPTS = [[5, 6, 7], [8], [9, 10, 11, 12, 13, 14, 15, 16], [1, 2, 3, 4]]
-GROUPS = [prompt for prompt in PROMPTS for _ in range(3)]
 
 
 @pytest.fixture(scope="module")
 def both(make_qwen3):
-    """A model whose next token is far from certain, and far from uniform."""
-    return make_qwen3(
-        0.2,
-        vocab_size=V,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        max_position_embeddings=128,
-        tie_word_embeddings=True,
-    )
+    return make_qwen3(NOISE, **SHAPE)
 
 
 @pytest.fixture(scope="module")
@@ -54,13 +40,6 @@ def sampled(model):
     return generate(*model, GROUPS, sampling=SamplingConfig(max_new_tokens=80), seed=3)
 
 
-def transformers_logps(reference, prompt, completion, temperature=1.0) -> np.ndarray:
-    with torch.no_grad():
-        logits = reference(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1]
-    logps = torch.log_softmax(logits / temperature, -1)
-    return logps.gather(-1, torch.tensor(completion)[:, None])[:, 0].numpy()
-
-
 def flat(rows) -> np.ndarray:
     return np.concatenate([np.asarray(row) for row in rows])
 
@@ -71,14 +50,8 @@ def flat(rows) -> np.ndarray:
 @pytest.mark.parametrize("lengths", ["unequal", "equal"])
 def test_greedy_tokens_equal_transformers(reference, model, lengths):
     prompts = PROMPTS if lengths == "unequal" else [prompt[:1] * 4 for prompt in PROMPTS]
-    longest = max(map(len, prompts))
-    ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts])
-    mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
-    theirs = reference.generate(
-        ids, attention_mask=mask, do_sample=False, max_new_tokens=50, eos_token_id=None, pad_token_id=0
-    )[:, longest:]
     rollout = generate(*model, prompts, sampling=SamplingConfig(max_new_tokens=50, temperature=0))
-    assert rollout.completions == theirs.tolist()
+    assert rollout.completions == transformers_tokens(reference, prompts, 50)
     assert rollout.finished == [False] * 4
 
 

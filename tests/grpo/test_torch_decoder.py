@@ -10,11 +10,9 @@ from mlx_grpo_kit.generation import SamplingConfig, generate
 from mlx_grpo_kit.grpo import GRPOConfig, learners
 from mlx_grpo_kit.grpo.learners import TorchDecoder, decoder_class, torch_decoder
 from mlx_grpo_kit.qwen3.lora import adapt, init_lora
-from mlx_grpo_kit.runtime import mx
+from mlx_grpo_kit.runtime import mx, torch_threads
+from tests.generation.small_model import GROUPS, NOISE, PROMPTS, SHAPE, transformers_logps, transformers_tokens
 
-V = 37
-PROMPTS = [[5, 6, 7], [8], [9, 10, 11, 12, 13, 14, 15, 16], [1, 2, 3, 4]]
-GROUPS = [prompt for prompt in PROMPTS for _ in range(3)]
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "rope_theta": 10_000.0}
 SHAPES = {
     "tied": {},
@@ -25,25 +23,9 @@ SHAPES = {
 }
 
 
-def make(make_qwen3, **changes):
-    """(transformers' model, config, params) of a model whose next token is far from certain, and far from uniform."""
-    shape = dict(
-        vocab_size=V,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        max_position_embeddings=128,
-        tie_word_embeddings=True,
-    )
-    return make_qwen3(0.2, **shape | changes)
-
-
 @pytest.fixture(scope="module")
 def model(make_qwen3):
-    return make(make_qwen3)[1:]
+    return make_qwen3(NOISE, **SHAPE)[1:]
 
 
 @pytest.fixture(params=["MKL's product", "oneDNN's packed product"])
@@ -67,20 +49,11 @@ def assert_same(ours, theirs, atol=2e-5):
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_greedy_tokens_and_logps_equal_transformers(make_qwen3, shape, packed):
-    reference, *model = make(make_qwen3, **SHAPES[shape])
-    longest = max(map(len, PROMPTS))
-    ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in PROMPTS])
-    mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in PROMPTS])
-    theirs = reference.generate(
-        ids, attention_mask=mask, do_sample=False, max_new_tokens=70, eos_token_id=None, pad_token_id=0
-    )
+    reference, *model = make_qwen3(NOISE, **SHAPE | SHAPES[shape])
     rollout = generate(*model, PROMPTS, sampling=SamplingConfig(70, 0.0), decoder=TorchDecoder)
-    assert rollout.completions == theirs[:, longest:].tolist()
+    assert rollout.completions == transformers_tokens(reference, PROMPTS, 70)
     for prompt, completion, logps in zip(PROMPTS, rollout.completions, rollout.logps, strict=True):
-        with torch.no_grad():
-            logits = reference(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1]
-        expected = logits.log_softmax(-1).gather(-1, torch.tensor(completion)[:, None])[:, 0]
-        np.testing.assert_allclose(logps, expected, atol=2e-5)
+        np.testing.assert_allclose(logps, transformers_logps(reference, prompt, completion), atol=2e-5)
 
 
 @pytest.mark.parametrize(
@@ -147,6 +120,19 @@ def test_torch_has_its_threads_back_after_every_token(model, monkeypatch, many):
     assert {count for count in seen if count > 0} == {1 if many else len(os.sched_getaffinity(0))}
     assert {-count for count in seen if count < 0} == {before}
     assert torch.get_num_threads() == before
+
+
+def test_the_number_of_threads_stays_where_torch_has_another_library(monkeypatch, tmp_path):
+    """As on a Mac, where `torch.set_num_threads` would have the number outlast the context."""
+    asked = []
+    monkeypatch.setattr(torch_threads.torch, "__file__", str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    torch_threads._set_threads.cache_clear()
+    try:
+        torch_threads.use_threads(torch.get_num_threads() + 1)
+    finally:
+        torch_threads._set_threads.cache_clear()
+    assert asked == []
 
 
 def test_torch_samples_beside_torchs_learner_on_a_cpu(monkeypatch):

@@ -1,7 +1,7 @@
 """Learners compute the gradient of a batch: MLX at once, MLX layer by layer, torch, or JAX.
 
 All have the same interface (`learner.py`). Your own learner is a subclass of one of them, which you pass to the trainer
-as `learner=`.
+as `learner=`. Where torch learns on a CPU, it samples too (`torch_decoder.py`).
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from torch.nn import functional
 from mlx_grpo_kit.generation.batching import TokenIds, pad
 from mlx_grpo_kit.generation.decoder import Drawn, uniform_numbers
 from mlx_grpo_kit.generation.sampling import LARGEST_UNIFORM, SamplingConfig, filtered
+from mlx_grpo_kit.grpo.learners.torch_learner import tensor_of
 from mlx_grpo_kit.grpo.learners.torch_qwen3 import output_weight, rope_table, turn
 from mlx_grpo_kit.qwen3.config import Qwen3Config
 from mlx_grpo_kit.qwen3.matrices import ADAPTER
@@ -84,7 +85,7 @@ class TorchDecoder:
                     "decoder=MLXDecoder, the default of generate."
                 )
         self.config, self.sampling = config, sampling
-        self.params = {name: torch.from_numpy(np.array(value, copy=False)) for name, value in params.items()}
+        self.params = {name: tensor_of(value) for name, value in params.items()}
         num_rows = len(row_keys)
         self.all_cores = num_rows * sum(each.numel() for each in self.params.values()) > MANY_PRODUCTS
         self.layers = [self._layer(f"layers.{layer}.", num_rows) for layer in range(config.num_hidden_layers)]

@@ -36,7 +36,7 @@ class TorchLearner(Learner):
     def logps(self, params: Mapping[str, mx.array], batch: PaddedBatch) -> mx.array:
         """Log-probabilities of the completions' tokens, [B, T]."""
         with _at_full_speed(params, batch), torch.no_grad():
-            tensors = {name: _tensor(value) for name, value in params.items()}
+            tensors = {name: tensor_of(value) for name, value in params.items()}
             logps, _ = self.completion_logps(tensors, *_ids_and_mask(batch), self.args.temperature)
             return mx.array(logps.numpy())
 
@@ -50,7 +50,7 @@ class TorchLearner(Learner):
         """Add a micro-batch's gradient to `grads`, evaluated; returns (loss, logps [B, T], metrics)."""
         params, loss_config = policy.trained, self.loss_config
         with _at_full_speed(params, micro.batch):
-            leaves = {name: _tensor(value).requires_grad_() for name, value in params.items()}
+            leaves = {name: tensor_of(value).requires_grad_() for name, value in params.items()}
             logps, entropies = self.completion_logps(
                 leaves,
                 *_ids_and_mask(micro.batch),
@@ -58,16 +58,16 @@ class TorchLearner(Learner):
                 entropy_gradient=loss_config.entropy_coef != 0,
                 again=FasterOperations,
             )
-            mask, part = _tensor(micro.batch.completion_mask), Part(*map(_tensor, micro.part))
+            mask, part = tensor_of(micro.batch.completion_mask), Part(*map(tensor_of, micro.part))
             loss, metrics = grpo_loss_and_metrics(
                 loss_config,
                 logps,
-                _tensor(micro.old_logps),
-                _tensor(micro.advantages),
+                tensor_of(micro.old_logps),
+                tensor_of(micro.advantages),
                 mask,
-                ref_logps=_tensor(micro.ref_logps),
+                ref_logps=tensor_of(micro.ref_logps),
                 entropies=entropies,
-                sampling_logps=_tensor(micro.sampling_logps),
+                sampling_logps=tensor_of(micro.sampling_logps),
                 part=part,
             )
             metrics["entropy"] = token_mean(entropies.detach(), mask, part)
@@ -80,13 +80,13 @@ class TorchLearner(Learner):
         return loss.detach(), mx.array(logps.detach().numpy()), metrics
 
 
-def _tensor(value: mx.array | float | None) -> torch.Tensor | float | None:
+def tensor_of(value: mx.array | float | None) -> torch.Tensor | float | None:
     """An MLX array as a read-only tensor over the same memory. Anything that is not an array is returned unchanged."""
     return torch.from_numpy(np.array(value, copy=False)) if isinstance(value, mx.array) else value
 
 
 def _ids_and_mask(batch: PaddedBatch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    return _tensor(batch.prompt_ids), _tensor(batch.completion_ids), _tensor(batch.prompt_mask)
+    return tensor_of(batch.prompt_ids), tensor_of(batch.completion_ids), tensor_of(batch.prompt_mask)
 
 
 @contextmanager
