@@ -1,9 +1,8 @@
 """torch instead of MLX for the learning half of a GRPO step. On CPUs it is faster.
 
 `GRPOTrainer` rewards and updates as always; this learner computes log-probabilities and gradients. On a CPU torch
-samples too (`torch_decoder.py`). It reads
-parameters in MLX's memory, and copies gradients once. So there is one set of parameters for snapshots, checkpoints and
-failing steps, and you can switch the backend at any step.
+samples too (`torch_decoder.py`). The learner reads parameters in MLX's memory, and copies gradients once. So there is
+one set of parameters for snapshots, checkpoints and failing steps, and you can switch the backend at any step.
 """
 
 from __future__ import annotations
