@@ -129,8 +129,9 @@ def test_what_each_costs(name, model, tmp_path):
     assert min(found.step_seconds, found.first_seconds, found.save_seconds, found.load_seconds) > 0
     assert found.loss == pytest.approx(0.119159, rel=1e-4)
     weights = sum(value.nbytes for value in params.values())
-    least = 3 * weights * (0.5 if name == "JAX" else 1)  # orbax compresses
-    assert least < found.checkpoint_bytes < 3 * weights + 100_000
+    # orbax compresses, and its metadata take more room on a slow machine (193 KB in all were seen).
+    least, metadata = (1.5 * weights, 500_000) if name == "JAX" else (3 * weights, 100_000)
+    assert least < found.checkpoint_bytes < 3 * weights + metadata
     assert 50 < found.lines < 200
     assert backend.weight_version == 1
 

@@ -55,6 +55,11 @@ def lab(tmp_path_factory):
     root.mkdir()
     for notebook in NOTEBOOKS.glob("*.ipynb"):
         shutil.copy(notebook, root)
+    # JupyterLab saves by itself every two minutes. If a test saves at that moment, JupyterLab asks whether somebody
+    # else changed the file, and waits for an answer.
+    settings = home / "settings" / "@jupyterlab" / "docmanager-extension"
+    settings.mkdir(parents=True)
+    (settings / "plugin.jupyterlab-settings").write_text('{"autosave": false}')
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -215,7 +220,14 @@ class NotebookPage:
 
     def save(self):
         """Save, and read the file that was written."""
-        self.page.evaluate("() => jupyterapp.commands.execute('docmanager:save')")
+        self.page.evaluate(
+            "() => { window.isSaved = false;"
+            " jupyterapp.commands.execute('docmanager:save').then(() => { window.isSaved = true; }); }"
+        )
+        try:
+            self.page.wait_for_function("() => window.isSaved", timeout=60_000, polling=MILLISECONDS_BETWEEN_LOOKS)
+        except PlaywrightTimeoutError:
+            pytest.fail(f"{self.path.name} was not saved. Dialogs: {self.page.locator('.jp-Dialog').all_inner_texts()}")
         return self.saved()
 
     def saved(self):
