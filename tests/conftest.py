@@ -78,9 +78,21 @@ def pytest_collection_modifyitems(config, items):
     items.sort(key=lambda item: next((i for i, name in enumerate(BEGIN_WITH) if item.path.name.endswith(name)), 9))
 
 
+gc.disable()  # nothing that is there before the tests begin is garbage
+
+
 def pytest_collection_finish():
     """What is there by now stays until the end: a collection of garbage need not look through all of it each time."""
     gc.freeze()
+    gc.enable()
+
+
+@pytest.hookimpl(trylast=True)  # after the fixtures of the file have ended
+def pytest_runtest_teardown(item, nextitem):
+    """So does what is left after a file of tests: the libraries that it imported, most of all."""
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture(autouse=True)

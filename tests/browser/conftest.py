@@ -22,7 +22,7 @@ import nbformat
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import expect, sync_playwright
 
 from mlx_grpo_kit.cli.doctor import find_browser
 from mlx_grpo_kit.cli.lab import SETTINGS
@@ -33,6 +33,8 @@ NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 SECONDS_TO_START = 90
 SIZE = {"width": 1280, "height": 1000}
 MILLISECONDS_BETWEEN_LOOKS = 100  # the default, sixty looks per second, takes time from the kernel
+PATIENCE = 90_000  # milliseconds for what takes a second on an idle machine
+expect.set_options(timeout=PATIENCE)
 
 
 @pytest.fixture(scope="session")
@@ -123,12 +125,11 @@ class NotebookPage:
         page.set_viewport_size(SIZE)
         page.mouse.move(0, 0)
         page.evaluate("path => { jupyterapp.commands.execute('docmanager:open', {path}); }", path.name)
-        page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
+        page.wait_for_selector(".jp-Notebook .jp-Cell")
         page.wait_for_function(
             "path => { const shown = jupyterapp.shell.currentWidget;"
             " return shown?.context?.path === path && shown.sessionContext.session?.kernel?.status === 'idle'; }",
             arg=path.name,
-            timeout=60_000,
         )
         self.open = True
 
@@ -161,7 +162,7 @@ class NotebookPage:
     def show(self, index):
         """Scroll to a cell: JupyterLab keeps only the cells near the visible part of the page alive."""
         self.page.evaluate("index => jupyterapp.shell.currentWidget.content.scrollToItem(index, 'center')", index)
-        self.cell(index).wait_for(timeout=10_000)
+        self.cell(index).wait_for()
 
     def outputs(self, index):
         """The cell's current outputs: a list of nbformat outputs, empty for a text cell."""
@@ -196,7 +197,7 @@ class NotebookPage:
         """Wait until what was asked for is drawn: a widget that follows many inputs draws once per frame."""
         self.page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
-    def wait_for_text(self, index, text, seconds=30):
+    def wait_for_text(self, index, text, seconds=PATIENCE / 1000):
         """Wait until the page shows `text` in the outputs of a cell."""
         self.cell(index).locator(".jp-OutputArea-output", has_text=text).first.wait_for(timeout=seconds * 1000)
 
@@ -216,7 +217,7 @@ class NotebookPage:
 
     def click(self, index, label):
         """Click the button `label` in the outputs of a cell."""
-        self.cell(index).locator(".jp-OutputArea-output").get_by_role("button", name=label).click(timeout=10_000)
+        self.cell(index).locator(".jp-OutputArea-output").get_by_role("button", name=label).click()
 
     def save(self):
         """Save, and read the file that was written."""
@@ -225,7 +226,7 @@ class NotebookPage:
             " jupyterapp.commands.execute('docmanager:save').then(() => { window.isSaved = true; }); }"
         )
         try:
-            self.page.wait_for_function("() => window.isSaved", timeout=60_000, polling=MILLISECONDS_BETWEEN_LOOKS)
+            self.page.wait_for_function("() => window.isSaved", polling=MILLISECONDS_BETWEEN_LOOKS)
         except PlaywrightTimeoutError:
             pytest.fail(f"{self.path.name} was not saved. Dialogs: {self.page.locator('.jp-Dialog').all_inner_texts()}")
         return self.saved()
@@ -234,13 +235,23 @@ class NotebookPage:
         """The notebook's file as it is on disk."""
         return nbformat.read(self.path, as_version=4)
 
+    def state(self):
+        """What may tell why a test waited in vain: the kernel's status, dialogs, and each code cell's last words."""
+        found = self.page.evaluate(
+            "() => { const shown = jupyterapp.shell.currentWidget;"
+            " return {notebook: shown?.context?.path, kernel: shown?.sessionContext?.session?.kernel?.status,"
+            " dialogs: [...document.querySelectorAll('.jp-Dialog')].map(dialog => dialog.innerText),"
+            " cells: [...document.querySelectorAll('.jp-CodeCell')].map(cell => cell.innerText.slice(-300))}; }"
+        )
+        return "\n".join(f"{name}: {value}" for name, value in found.items())
+
     def close(self):
         """Shut the kernel down and close the notebook, unsaved."""
         self.page.evaluate(
             "async () => { const shown = jupyterapp.shell.currentWidget; await shown.sessionContext.shutdown();"
             " shown.context.model.dirty = false; shown.close(); }"
         )
-        self.page.locator(".jp-Notebook").wait_for(state="detached", timeout=10_000)
+        self.page.locator(".jp-Notebook").wait_for(state="detached")
         self.open = False
 
 
@@ -254,9 +265,10 @@ class Tab:
     def page(self):
         if self.context is None:
             self.context = self.browser.new_context(viewport=SIZE)
+            self.context.set_default_timeout(PATIENCE)
             page = self.context.new_page()
             page.goto(f"{self.url}/lab?reset")
-            page.wait_for_function("window.jupyterapp !== undefined", timeout=60_000)
+            page.wait_for_function("window.jupyterapp !== undefined")
             page.evaluate("() => jupyterapp.restored.then(() => {})")
         return self.context.pages[0]
 
@@ -299,6 +311,8 @@ def open_notebook(lab, tab, request):
     try:
         for notebook in opened:
             if notebook.open:
+                if request.session.testsfailed > failed_before:
+                    print(notebook.state())
                 notebook.close()
     finally:
         if request.session.testsfailed > failed_before or any(notebook.open for notebook in opened):

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 ANSWER = '''
 TINY_BIT = 1e-4

@@ -2,7 +2,7 @@
 
 import pytest
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(600)
 
 EXPLORER = """
 from mlx_grpo_kit.course.chapters.chapter_04.pictures.shapes import shape_explorer

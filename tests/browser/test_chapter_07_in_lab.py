@@ -2,7 +2,7 @@
 
 import pytest
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(600)
 
 NETWORK = """
 import numpy as np
@@ -39,7 +39,7 @@ def test_the_panel_of_digits(open_notebook):
     notebook.run_cell(0)
     notebook.run_cell(1)
     picture = notebook.cell(1).locator(".widget-html svg[role=img]")
-    picture.wait_for(timeout=60_000)
+    picture.wait_for()
     assert picture.locator("title").text_content().startswith("digit 4. The network says")
     handle = notebook.cell(1).locator(".noUi-handle").first
     handle.focus()
@@ -57,11 +57,11 @@ def test_a_sheet_is_painted_wiped_and_cleared(open_notebook):
     notebook.run_cell(0)
     notebook.run_cell(1)
     sheet = notebook.cell(1).locator(".jp-OutputArea-output")
-    sheet.locator(".widget-html svg[role=img]").wait_for(timeout=60_000)
+    sheet.locator(".widget-html svg[role=img]").wait_for()
 
     def says(words):
         title = sheet.locator(".widget-html svg title", has_text=f"{words}. The network says")
-        title.wait_for(state="attached", timeout=10_000)
+        title.wait_for(state="attached")
 
     pixel = sheet.locator('button[title="row 2, column 3"]')
     box = pixel.bounding_box()

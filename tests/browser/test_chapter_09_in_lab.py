@@ -2,14 +2,14 @@
 
 import pytest
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(600)
 SET_UP, WAITING = 1, 10
 
 
 def open_panel(notebook, cell):
     notebook.show(cell)
     notebook.run_cell(cell)
-    notebook.cell(cell).locator(".widget-html svg[role=img]").wait_for(timeout=90_000)
+    notebook.cell(cell).locator(".widget-html svg[role=img]").wait_for()
     return notebook.cell(cell)
 
 

@@ -3,7 +3,7 @@
 import nbformat
 import pytest
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 
 def cell_with(notebook, words):
@@ -17,7 +17,7 @@ def open_panel(notebook, words):
     notebook.show(number)
     notebook.run_cell(number)
     panel = notebook.cell(number)
-    panel.locator(".widget-html svg[role=img]").wait_for(timeout=90_000)
+    panel.locator(".widget-html svg[role=img]").wait_for()
 
     def press(slider, key, times=1):
         handle = panel.locator(".widget-hslider", has_text=slider).locator(".noUi-handle")

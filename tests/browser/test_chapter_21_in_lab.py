@@ -7,7 +7,7 @@ RIGHT_OF_TEXT = """readout => {
     range.selectNodeContents(readout);
     return range.getBoundingClientRect().right;
 }"""
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 
 def test_panels_follow(open_notebook):

@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 
 from mlx_grpo_kit.instruments import dashboard
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(600)
 
 # A model's output is text: this one would show if it were ever taken for markup.
 HOSTILE = "<img src=x onerror='window.hacked = true'> {number}"
@@ -312,9 +312,9 @@ def test_a_finger_drags_the_cursor_and_a_reloaded_page_shows_the_run(open_notebo
 
     # JupyterLab looks only briefly for the widgets of a running kernel; in another cell they appear at once.
     page.reload()
-    page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
+    page.wait_for_selector(".jp-Notebook .jp-Cell")
     kernel = "jupyterapp.shell.currentWidget?.sessionContext.session?.kernel?.status"
-    page.wait_for_function(f"() => {kernel} === 'idle'", timeout=60_000)
+    page.wait_for_function(f"() => {kernel} === 'idle'")
     notebook.run_cell(2)
     board = Board(notebook, 2)
     board.wait_for("paused")
@@ -394,7 +394,7 @@ def test_a_page_reloaded_during_a_run_shows_it_in_its_cell(open_notebook, awaite
     for _ in range(TIMES):
         done = board.done
         page.reload()
-        page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
+        page.wait_for_selector(".jp-Notebook .jp-Cell")
         board.wait_until_done(done + 5)
         expect(board.curves).to_have_count(9)
         assert not board.cell.locator(".kit-still").is_visible()

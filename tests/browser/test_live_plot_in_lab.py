@@ -2,7 +2,7 @@
 
 import pytest
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(600)
 
 SETUP = """
 import time
@@ -139,7 +139,7 @@ def test_a_page_reloaded_during_a_run_ends_with_its_curves(open_notebook, cell):
     notebook.save()
     page = notebook.page
     page.reload()
-    page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
+    page.wait_for_selector(".jp-Notebook .jp-Cell")
     notebook.wait_for_text(1, "finished: step 400 of 400")
     [picture] = [each for each in notebook.cell(1).locator("svg[role=img], img").all() if each.is_visible()]
     words = picture.get_attribute("alt") or picture.locator("title").text_content()

@@ -82,7 +82,7 @@ def test_edit_the_reward_and_interrupt(open_notebook):
     notebook.show(steered)
     notebook.run_cell(reward)
     notebook.run_cell(steered)
-    notebook.wait_for_text(steered, "running: step", seconds=60)
+    notebook.wait_for_text(steered, "running: step")
     notebook.command("notebook:interrupt-kernel")
     notebook.wait_until_idle()
     assert 0 < steps_drawn(notebook, steered) < 100

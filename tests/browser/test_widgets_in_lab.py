@@ -6,7 +6,7 @@ import pytest
 
 from mlx_grpo_kit import instruments
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 
 MODULE = """
 const bars = ({model, el}) => {

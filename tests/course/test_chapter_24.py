@@ -949,7 +949,7 @@ def test_the_loss_of_the_solution_divides_by_all_tokens(monkeypatch):
     monkeypatch.setattr(chapter, "sample", lambda *arguments: rows.append(sampler(*arguments)) or rows[-1])
     next(chapter.train(config, start, load_tokenizer(TINY), problems, 0))
     rng, tokenizer = np.random.default_rng(0), load_tokenizer(TINY)
-    drawn = [each for each in problems.sample(rng, 32) for _ in range(8)]
+    drawn = [each for each in problems.sample(rng, len(rows[0]) // 8) for _ in range(8)]
     texts = map(tokenizer.decode, rows[0])
     rewards = [float(problems.is_correct(*pair)) for pair in zip(drawn, texts, strict=True)]
     prompts = [tokenizer.encode(each.prompt) for each in drawn]

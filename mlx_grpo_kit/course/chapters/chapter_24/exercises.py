@@ -861,7 +861,7 @@ GRADIENT = Exercise(
 
 def train(config, params, tokenizer, task, seed):
     """Yield the parameters after each step of GRPO."""
-    steps, num_questions, group_size, peak = 160, 32, 8, 1e-3
+    steps, num_questions, group_size, peak = 240, 16, 8, 1e-3
     rng = np.random.default_rng(seed)
     adamw = optim.AdamW(peak, betas=[0.9, 0.999], weight_decay=0, bias_correction=True)
     for step in range(steps):

@@ -218,15 +218,18 @@ class _Crowd:
         self.counts = np.bincount([places[tuple(each)] for each in group], minlength=len(places))
         self.first = np.bincount([each[0] for each in group], minlength=CONFIG.vocab_size)
         self.first_probs = np.exp(next(iter(self.outcomes.values()))[0])
+        # All completions in one array, filled up to the length of the longest.
+        self.exists = np.arange(wish.max_new_tokens) < np.array([*map(len, places)])[:, None]
+        self.tokens = np.zeros(self.exists.shape, dtype=int)
+        self.tokens[self.exists] = [*itertools.chain(*places)]
+        self.tables = np.zeros((*self.exists.shape, CONFIG.vocab_size))
+        self.tables[self.exists] = np.concatenate([*self.outcomes.values()])
 
     def logps(self, temperature: float, most: int = CONFIG.vocab_size, mass: float = 1.0) -> np.ndarray:
         """Of all completions, in the order of `outcomes`; with top-k if `most` is set, with top-p if `mass` is."""
-        return np.array(
-            [
-                _cut(log_softmax(rows / temperature), most, mass)[np.arange(len(tokens)), tokens].sum()
-                for tokens, rows in self.outcomes.items()
-            ]
-        )
+        logps = _cut(log_softmax(self.tables / temperature), most, mass)
+        chosen = np.take_along_axis(logps, self.tokens[..., None], axis=-1)[..., 0]
+        return np.where(self.exists, chosen, 0.0).sum(axis=1)
 
     def fits(self, temperature: float, most: int = CONFIG.vocab_size, mass: float = 1.0) -> bool:
         """Whether chance may have made these counts at a temperature, or with top-k or top-p."""
@@ -256,7 +259,7 @@ class _Crowd:
 
 
 def _cut(logps: np.ndarray, most: int, mass: float) -> np.ndarray:
-    """Log-probabilities [T, V] of the likeliest tokens alone; those of the others are -inf."""
+    """Log-probabilities [..., V] of the likeliest tokens alone; those of the others are -inf."""
     order = np.argsort(-logps, axis=-1)
     falling = np.exp(np.take_along_axis(logps, order, axis=-1))
     kept = (np.arange(logps.shape[-1]) < most) & (falling.cumsum(axis=-1) - falling < mass)
