@@ -16,6 +16,7 @@ import sys
 import textwrap
 import time
 import urllib.request
+import warnings
 from pathlib import Path
 
 import nbformat
@@ -35,6 +36,26 @@ SIZE = {"width": 1280, "height": 1000}
 MILLISECONDS_BETWEEN_LOOKS = 100  # the default, sixty looks per second, takes time from the kernel
 PATIENCE = 90_000  # milliseconds for what takes a second on an idle machine
 expect.set_options(timeout=PATIENCE)
+
+
+HAS_FAILED = pytest.StashKey[bool]()
+
+
+def pytest_itemcollected(item):
+    """A test in JupyterLab that waited in vain is tried once more, in a new tab, and is reported as RERUN.
+
+    On a machine half as fast as usual, one page in some thousands stayed as it was while its run went on: a fresh
+    dashboard, or one whose page had been reloaded. Why is not known; what the page showed is among the warnings.
+    """
+    if "open_notebook" in getattr(item, "fixturenames", ()):
+        item.add_marker(pytest.mark.flaky(reruns=1, only_rerun="TimeoutError"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    item.stash[HAS_FAILED] = report.failed or (call.when != "setup" and item.stash[HAS_FAILED])
+    return report
 
 
 @pytest.fixture(scope="session")
@@ -306,16 +327,16 @@ def open_notebook(lab, tab, request):
         opened.append(shown)
         return shown
 
-    failed_before = request.session.testsfailed
     yield open_notebook
+    has_failed = request.node.stash[HAS_FAILED]
     try:
         for notebook in opened:
             if notebook.open:
-                if request.session.testsfailed > failed_before:
-                    print(notebook.state())
+                if has_failed:
+                    warnings.warn(f"{request.node.name} failed. JupyterLab shows\n{notebook.state()}", stacklevel=1)
                 notebook.close()
     finally:
-        if request.session.testsfailed > failed_before or any(notebook.open for notebook in opened):
+        if has_failed or any(notebook.open for notebook in opened):
             tab.close()  # its state is unknown
 
 
