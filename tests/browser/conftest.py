@@ -44,8 +44,9 @@ HAS_FAILED = pytest.StashKey[bool]()
 def pytest_itemcollected(item):
     """A test in JupyterLab that waited in vain is tried once more, in a new tab, and is reported as RERUN.
 
-    On a machine half as fast as usual, one page in some thousands stayed as it was while its run went on: a fresh
-    dashboard, or one whose page had been reloaded. Why is not known; what the page showed is among the warnings.
+    In each of two runs of all tests on a slow machine one dashboard heard nothing of its run: a fresh one, and one
+    whose page had been reloaded. Why is not known, and 130 tries did not repeat it. What the page showed is among the
+    warnings.
     """
     if "open_notebook" in getattr(item, "fixturenames", ()):
         item.add_marker(pytest.mark.flaky(reruns=1, only_rerun="TimeoutError"))
