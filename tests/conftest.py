@@ -78,18 +78,20 @@ def pytest_collection_modifyitems(config, items):
     items.sort(key=lambda item: next((i for i, name in enumerate(BEGIN_WITH) if item.path.name.endswith(name)), 9))
 
 
-gc.disable()  # nothing that is there before the tests begin is garbage
-
-
-def pytest_collection_finish():
-    """What is there by now stays until the end: a collection of garbage need not look through all of it each time."""
-    gc.freeze()
-    gc.enable()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Nothing that is there before the tests begin is garbage, and a collection of garbage need not look through it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(trylast=True)  # after the fixtures of the file have ended
 def pytest_runtest_teardown(item, nextitem):
-    """So does what is left after a file of tests: the libraries that it imported, most of all."""
+    """Nor need it look through what a file of tests leaves behind: the libraries that it imported, most of all."""
     if nextitem is None or nextitem.path != item.path:
         gc.collect()
         gc.freeze()
