@@ -12,6 +12,7 @@ import sys
 import time
 import warnings
 from dataclasses import fields
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from rich.console import Console
+from rich.live import Live
 from safetensors.numpy import load_file
 
 from mlx_grpo_kit.cli import main
@@ -1199,6 +1201,8 @@ def test_what_a_model_wrote_cannot_disturb_the_display():
 
 def test_what_is_wrong_with_a_run_is_said_once_in_a_log_and_stays_in_a_terminal(monkeypatch):
     monkeypatch.setattr("mlx_grpo_kit.cli.display.SECONDS_A_DIAGNOSIS", 0.0)
+    # A terminal is drawn anew eight times a second. Here it is drawn when the display opens, and when it closes.
+    monkeypatch.setattr("mlx_grpo_kit.cli.display.Live", partial(Live, auto_refresh=False))
     metrics = {"reward": 0.2, "frac_reward_zero_std": 1.0, "step_time": 0.5, "completions/mean_length": 1.5}
     for terminal in (True, False):
         console = Console(file=StringIO(), force_terminal=terminal, color_system=None, width=100, highlight=False)
