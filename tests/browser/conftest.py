@@ -141,7 +141,8 @@ class NotebookPage:
     """A notebook opened in JupyterLab, with the operations that tests need. Cells of both kinds count from 0."""
 
     def __init__(self, page, path):
-        self.page, self.path = page, path
+        self.page, self.path, self.errors = page, path, []
+        page.on("console", self._listen)
         # Style sheets that widgets of another notebook left in the page would affect this one.
         page.evaluate("() => document.querySelectorAll('style[id^=mlx_grpo_kit]').forEach(sheet => sheet.remove())")
         page.set_viewport_size(SIZE)
@@ -154,6 +155,10 @@ class NotebookPage:
             arg=path.name,
         )
         self.open = True
+
+    def _listen(self, message):
+        if message.type == "error":
+            self.errors.append(message.text[:300])
 
     def command(self, name):
         """Run one of JupyterLab's commands without waiting for it to end."""
@@ -258,13 +263,18 @@ class NotebookPage:
         return nbformat.read(self.path, as_version=4)
 
     def state(self):
-        """What may tell why a test waited in vain: the kernel's status, dialogs, and each code cell's last words."""
+        """What may tell why a test waited in vain: the kernel's status and widgets, dialogs, errors in the browser's
+        console, and each code cell's last words.
+        """
         found = self.page.evaluate(
-            "() => { const shown = jupyterapp.shell.currentWidget;"
-            " return {notebook: shown?.context?.path, kernel: shown?.sessionContext?.session?.kernel?.status,"
+            "() => { const shown = jupyterapp.shell.currentWidget, kernel = shown?.sessionContext?.session?.kernel;"
+            " return {notebook: shown?.context?.path, kernel: kernel?.status,"
+            " handles_comms: kernel?.handleComms, comms: [...kernel?._comms?.values() ?? []].map("
+            "comm => [comm.targetName, comm.commId, comm.subshellId, Boolean(comm.onMsg)].join(' ')),"
             " dialogs: [...document.querySelectorAll('.jp-Dialog')].map(dialog => dialog.innerText),"
             " cells: [...document.querySelectorAll('.jp-CodeCell')].map(cell => cell.innerText.slice(-300))}; }"
         )
+        found["console"] = self.errors[-10:]
         return "\n".join(f"{name}: {value}" for name, value in found.items())
 
     def close(self):
@@ -274,6 +284,7 @@ class NotebookPage:
             " shown.context.model.dirty = false; shown.close(); }"
         )
         self.page.locator(".jp-Notebook").wait_for(state="detached")
+        self.page.remove_listener("console", self._listen)
         self.open = False
 
 
