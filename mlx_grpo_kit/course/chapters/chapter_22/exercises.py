@@ -47,7 +47,8 @@ class Worker:
 def _submit(make, plan):
     """The outcomes of functions submitted while the first one is held up, and of those submitted "later"."""
     calls, running, together, lock = [], [], [], threading.Lock()
-    gate, overtaken = threading.Event(), threading.Event()
+    begun, gate, overtaken = threading.Event(), threading.Event(), threading.Event()
+    caller = threading.current_thread()
     futures, threads, unset = [], [], []
 
     def function(number, kind):
@@ -58,9 +59,10 @@ def _submit(make, plan):
             unset.extend(each for each in called if hasattr(futures[each], "done") and not futures[each].done())
             calls.append(number)
             threads.append(threading.current_thread())
+        begun.set()
         if number > 0:
             overtaken.set()
-        elif not gate.wait(0.3):
+        elif threading.current_thread() is caller or not gate.wait(1.0):
             calls.append("submit waited for it")
         with lock:
             running.remove(number)
@@ -83,9 +85,11 @@ def _submit(make, plan):
             if "later" in kind:  # when the thread has been idle for a while
                 gate.set()
                 futures[-1].result(timeout=1.0)
-                for thread in set(threads) - {threading.current_thread()}:
+                for thread in set(threads) - {caller}:
                     thread.join(0.02)
             futures.append(worker.submit(partial(function, number, kind)))
+            if number == 0:
+                begun.wait(1.0)  # it runs before the others are submitted
         if any(not hasattr(future, "result") for future in futures):
             return Told("something without a `.result()`")
         overtaken.wait(0.02)  # a function that jumps the queue runs now
@@ -102,8 +106,8 @@ def _submit(make, plan):
     if unset:
         return Told("a future that was not set yet when the next function began")
     del worker  # a ThreadPoolExecutor ends its thread then
-    for thread in set(threads) - {threading.current_thread()}:
-        if not thread.daemon and (thread.join(0.2) or thread.is_alive()):
+    for thread in set(threads) - {caller}:
+        if not thread.daemon and (thread.join(1.0) or thread.is_alive()):
             return Told("a thread that keeps the program alive: it was not made with `daemon=True`")
     return {"called in this order": calls, "results": results}
 
