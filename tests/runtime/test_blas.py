@@ -185,6 +185,24 @@ class TestChoice:
         )
         assert check(run_python(code, **variables)) == f"{threads} {variables.get('OMP_NUM_THREADS')}"
 
+    @pytest.mark.parametrize(
+        ("variables", "policy", "turns"),
+        [
+            ({}, "ACTIVE", "300000"),
+            ({"OMP_WAIT_POLICY": "PASSIVE"}, "PASSIVE", "0"),
+            ({"GOMP_SPINCOUNT": "500"}, "PASSIVE", "500"),
+        ],
+    )
+    def test_torch_beside_all_cores_waits_as_it_does_alone_or_as_the_user_set(self, variables, policy, turns):
+        """libgomp prints as PASSIVE what was not set."""
+        if not any((Path(importlib.util.find_spec("torch").origin).parent / "lib").glob("libgomp*")):
+            pytest.skip("torch has no GNU OpenMP of its own")
+        code = "import os; from mlx_grpo_kit.runtime import blas; print(os.environ.get('OMP_WAIT_POLICY'))"
+        result = run_python(code, OMP_DISPLAY_ENV="VERBOSE", **variables)
+        assert f"OMP_WAIT_POLICY = '{policy}'" in result.stderr
+        assert f"GOMP_SPINCOUNT = '{turns}'" in result.stderr
+        assert result.stdout.strip() == str(variables.get("OMP_WAIT_POLICY"))
+
     @pytest.mark.parametrize(("variables", "threads"), [({}, "1 all 1"), ({"OMP_NUM_THREADS": "1"}, "1 1 1")])
     @pytest.mark.parametrize("before", ["", "import torch", AS_ON_INTEL, f"import torch; {AS_ON_INTEL}"])
     def test_large_work_gets_all_cores_and_gives_them_back(self, before, variables, threads, monkeypatch):
