@@ -40,7 +40,7 @@ def checked_batch(
     for each in _leaves(batch["input_ids"]):
         if not isinstance(each, kind) and (framework_of(each) in (*FRAMEWORKS, "numpy") or isinstance(each, list)):
             raise TypeError(f"The batch's 'input_ids' contain {type(each).__name__}; expected {kind.__name__}.")
-    batch = {"loss_mask": ones_like(batch["labels"]), **batch}
+    batch = dict(batch) if "loss_mask" in batch else {**batch, "loss_mask": ones_like(batch["labels"])}
     labels, mask = (tuple(batch[name].shape) for name in BATCH[1:])
     if labels != mask:
         raise ValueError(f"The batch's labels have shape {labels} and its loss_mask {mask}; expected the same shape.")
