@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from mlx_grpo_kit.runtime.extras import packages_for
 from mlx_grpo_kit.viz.chart import Chart
 from mlx_grpo_kit.viz.page import CONTROLS, LIVE, PICTURE_STYLE, STILL, STILL_STYLE, UNFOLD
+from mlx_grpo_kit.viz.subshells import use_no_subshells
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -202,6 +203,7 @@ def show_live(widget: Any, picture: Picture, note: str, display_ids: tuple[str, 
     with packages_for("A picture"):
         from IPython.display import display
 
+    use_no_subshells()
     widget.add_class(LIVE)
     view = widget._repr_mimebundle_()["application/vnd.jupyter.widget-view+json"]
     first, second = display_ids or (None, None)

@@ -44,8 +44,8 @@ HAS_FAILED = pytest.StashKey[bool]()
 def pytest_itemcollected(item):
     """A test in JupyterLab that waited in vain is tried once more, in a new tab, and is reported as RERUN.
 
-    In each of two runs of all tests on a slow machine one dashboard heard nothing of its run: a fresh one, and one
-    whose page had been reloaded. Why is not known, and 130 tries did not repeat it. What the page showed is among the
+    On a slow machine a dashboard heard nothing of its run after a reload, about once in a run of all tests. The likely
+    cause is gone (mlx_grpo_kit/viz/subshells.py), but it was seen only on purpose. What the page showed is among the
     warnings.
     """
     if "open_notebook" in getattr(item, "fixturenames", ()):

@@ -407,6 +407,28 @@ def test_a_page_reloaded_during_a_run_shows_it_in_its_cell(open_notebook, awaite
     board.wait_for("stopped")
 
 
+# As at a reload: JupyterLab asks for a subshell for the page's widgets, and its setting for none arrives before the
+# answer. The last request is answered after those of the widgets.
+SWITCH = """async () => {
+  const kernel = jupyterapp.shell.currentWidget.sessionContext.session.kernel;
+  const kernels = jupyterapp.serviceManager.kernels;
+  kernels.commsOverSubshells = "perCommTarget";
+  await new Promise(done => setTimeout(done));
+  kernels.commsOverSubshells = "disabled";
+  await kernel.requestCreateSubshell({}).done;
+  await new Promise(done => setTimeout(done));
+  return [...kernel._comms.values()].map(comm => comm.subshellId);
+}"""
+
+
+def test_no_widget_sends_to_a_subshell_that_jupyterlab_has_deleted(board):
+    found = board.page.evaluate(SWITCH)
+    assert len(found) > 2
+    assert set(found) == {None}
+    board.click("Pause")
+    board.wait_for("paused")
+
+
 def test_interrupting_the_kernel_ends_the_run_and_a_restart_leaves_the_picture(board):
     board.notebook.command("notebook:interrupt-kernel")
     board.notebook.wait_until_idle()
