@@ -77,7 +77,7 @@ class BrowserWidget:
         self.widget.send(as_json(message))
 
     def answer(self, question: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Answer the module's `ask(question)`. A ValueError becomes {"complaint": its message}."""
+        """Answer the module's `ask(question)`. An error becomes {"complaint": its message}, for the page to show."""
         raise NotImplementedError(f"{type(self).__name__} has no answers; its module asked {question!r}")
 
     def draw_still(self) -> Picture:
@@ -89,6 +89,8 @@ class BrowserWidget:
             answer = self.answer(message["question"])
         except ValueError as error:
             answer = {"complaint": str(error)}
+        except Exception as error:  # ipywidgets would drop it, and the page would wait for an answer
+            answer = {"complaint": f"{type(error).__name__}: {error}"}
         self.send({"number": message["number"], "answer": answer})
 
     def _ipython_display_(self) -> None:

@@ -10,6 +10,7 @@ import inspect
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -44,9 +45,8 @@ HAS_FAILED = pytest.StashKey[bool]()
 def pytest_itemcollected(item):
     """A test in JupyterLab that waited in vain is tried once more, in a new tab, and is reported as RERUN.
 
-    On a slow machine a dashboard heard nothing of its run after a reload, about once in a run of all tests. The likely
-    cause is gone (mlx_grpo_kit/viz/subshells.py), but it was seen only on purpose. What the page showed is among the
-    warnings.
+    On a slow machine a new dashboard heard nothing of its run, about once in a run of all tests. Why is not known. What
+    the page showed, and what the kernel's threads did, is among the warnings.
     """
     if "open_notebook" in getattr(item, "fixturenames", ()):
         item.add_marker(pytest.mark.flaky(reruns=1, only_rerun="TimeoutError"))
@@ -84,6 +84,10 @@ def lab(tmp_path_factory):
     settings = home / "settings" / "@jupyterlab" / "docmanager-extension"
     settings.mkdir(parents=True)
     (settings / "plugin.jupyterlab-settings").write_text('{"autosave": false}')
+    threads, startup = home / "threads", home / "ipython" / "profile_default" / "startup"
+    threads.mkdir()
+    startup.mkdir(parents=True)
+    (startup / "tell_threads.py").write_text(TELL_THREADS.format(folder=str(threads)))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -135,6 +139,29 @@ def _wait_until_up(server, url, log):
             return
         time.sleep(0.2)
     pytest.fail(f"JupyterLab did not start; its log ends with\n{log.read_text()[-3000:]}")
+
+
+# Seconds until the kernel answers on the shell channel and on the control channel (null: not within five), and the
+# messages that it publishes meanwhile.
+CHANNELS = """async () => {
+  const kernel = jupyterapp.shell.currentWidget.sessionContext.session.kernel, begun = performance.now(), kinds = {};
+  const count = (_, message) => { kinds[message.header.msg_type] = (kinds[message.header.msg_type] ?? 0) + 1; };
+  const late = new Promise(done => setTimeout(() => done(null), 5000));
+  const seconds = answer => Promise.race([answer.then(() => (performance.now() - begun) / 1000), late]);
+  kernel.iopubMessage.connect(count);
+  const shell = seconds(kernel.requestCommInfo({})), control = seconds(kernel.requestCreateSubshell({}).done);
+  const found = {shell: await shell, control: await control};
+  await late;
+  kernel.iopubMessage.disconnect(count);
+  return {...found, published: kinds, pending: kernel._pendingMessages.length, status: kernel.connectionStatus};
+}"""
+
+
+# Run by each kernel when it starts: SIGUSR1 writes where its threads are into a file that is named after its process.
+TELL_THREADS = """
+import faulthandler, os, signal
+faulthandler.register(signal.SIGUSR1, file=open({folder!r} + "/" + str(os.getpid()), "w"))
+"""
 
 
 class NotebookPage:
@@ -264,7 +291,7 @@ class NotebookPage:
 
     def state(self):
         """What may tell why a test waited in vain: the kernel's status and widgets, dialogs, errors in the browser's
-        console, and each code cell's last words.
+        console, each code cell's last words, which channels the kernel answers, and what its threads are doing.
         """
         found = self.page.evaluate(
             "() => { const shown = jupyterapp.shell.currentWidget, kernel = shown?.sessionContext?.session?.kernel;"
@@ -275,7 +302,21 @@ class NotebookPage:
             " cells: [...document.querySelectorAll('.jp-CodeCell')].map(cell => cell.innerText.slice(-300))}; }"
         )
         found["console"] = self.errors[-10:]
+        # The threads first: a message may wake one.
+        for name, look in [("threads", self._threads), ("channels", lambda: self.page.evaluate(CHANNELS))]:
+            try:
+                found[name] = look()
+            except Exception as error:  # the kernel is gone, for example
+                found[name] = repr(error)[:300]
         return "\n".join(f"{name}: {value}" for name, value in found.items())
+
+    def _threads(self):
+        """Where each thread of the newest kernel is."""
+        files = (self.path.parents[1] / "threads").iterdir()
+        newest = max(files, key=lambda file: file.stat().st_mtime_ns)  # an older one's process may have ended
+        os.kill(int(newest.name), signal.SIGUSR1)
+        time.sleep(1)
+        return newest.read_text()
 
     def close(self):
         """Shut the kernel down and close the notebook, unsaved."""

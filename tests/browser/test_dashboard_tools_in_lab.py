@@ -70,7 +70,8 @@ def test_one_line_reopens_a_run_that_a_restart_ended(begin):
     notebook.page.reload()  # during the run
     notebook.page.wait_for_selector(".jp-Notebook .jp-Cell")
     board.wait_until_done(40)
-    [folder] = (notebook.path.parent / "outputs" / "dashboard" / "restarted").iterdir()
+    saved = (notebook.path.parent / "outputs" / "dashboard" / "restarted").iterdir()
+    folder = max(saved, key=lambda each: each.stat().st_mtime_ns)  # a test that is tried again finds an older one
     shown = board.cell.get_by_role("progressbar").get_attribute("aria-valuenow")
     notebook.page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
     board.cell.locator(".kit-still svg[role=img]").wait_for()

@@ -44,9 +44,11 @@ def test_a_question_is_answered_with_its_number_and_an_error_with_a_message(bars
     bars.data = {"heights": [1.0, 2.0]}
     bars._reply({"number": 7, "question": {"factor": 2}})
     bars._reply({"number": 8, "question": {"factor": -1}})
+    bars._reply({"number": 9, "question": {}})
     assert sent == [
         {"number": 7, "answer": {"heights": [2.0, 4.0]}},
         {"number": 8, "answer": {"complaint": "the factor is -1; expected 0 or more"}},
+        {"number": 9, "answer": {"complaint": "KeyError: 'factor'"}},
     ]
 
 
