@@ -125,7 +125,7 @@ def _openmp_settings(library: Path | str) -> dict[str, str]:
     for ever.)
     """
     settings = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": "1"}
-    is_gnu = any(Path(library).parent.glob("libgomp*")) and "/" in str(library)
+    is_gnu = isinstance(library, Path) and any(library.parent.glob("libgomp*"))
     if is_gnu and not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
         settings |= {"OMP_WAIT_POLICY": "ACTIVE", "GOMP_SPINCOUNT": "300000"}
     return settings
