@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-import sys
 from collections.abc import Callable
 from html import escape
 from pathlib import Path
@@ -19,6 +18,7 @@ from mlx_grpo_kit.course.kinds import as_the_solution_returns
 from mlx_grpo_kit.course.record import kept_answers, passed_here, record
 from mlx_grpo_kit.files import write_file
 from mlx_grpo_kit.viz.box import colored_box
+from mlx_grpo_kit.viz.kernel import notebook_shell
 
 _opened: dict[str, int] = {}  # exercise -> the last hint opened in this session
 
@@ -162,9 +162,8 @@ class Note:
 
 def _running_cell() -> int | None:
     """The number of the running cell of a notebook; None in a script or a terminal."""
-    ipython = sys.modules.get("IPython")  # a script that has not imported IPython is not running in it
-    shell = ipython.get_ipython() if ipython is not None else None
-    return shell.execution_count if hasattr(shell, "kernel") else None
+    shell = notebook_shell()
+    return None if shell is None else shell.execution_count
 
 
 def _verdict(result: Result, remark: str) -> Note:

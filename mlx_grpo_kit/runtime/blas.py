@@ -120,7 +120,7 @@ def _openmp_settings(library: Path | str) -> dict[str, str]:
 
     Every thread that computes on all cores has helper threads of its own, which wait by spinning. After `all_cores`
     MLX's thread has some, and torch's main thread others. If there are more than cores, GNU's runtime cuts spinning to
-    100 turns, and 4,000 small operations of torch took 1.5 times as long. With the policy "active" it is 1,000 turns.
+    100 turns, and small operations of torch took 1.5 times as long on a Zen 3. With the policy "active" it is 1,000.
     300,000 turns, about 3 ms, are its own number while there are no more threads than cores. (Other runtimes would spin
     for ever.)
     """

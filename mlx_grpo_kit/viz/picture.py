@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from mlx_grpo_kit.runtime.extras import packages_for
 from mlx_grpo_kit.viz.chart import Chart
+from mlx_grpo_kit.viz.kernel import use_no_subshells
 from mlx_grpo_kit.viz.page import CONTROLS, LIVE, PICTURE_STYLE, STILL, STILL_STYLE, UNFOLD
-from mlx_grpo_kit.viz.subshells import use_no_subshells
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -193,10 +193,12 @@ class TestChoice:
             ({"GOMP_SPINCOUNT": "500"}, "PASSIVE", "500"),
         ],
     )
-    def test_torch_beside_all_cores_waits_as_it_does_alone_or_as_the_user_set(self, variables, policy, turns):
+    def test_threads_that_wait_spin_for_a_while_or_as_the_user_set(self, variables, policy, turns, monkeypatch):
         """libgomp prints as PASSIVE what was not set."""
         if not any((Path(importlib.util.find_spec("torch").origin).parent / "lib").glob("libgomp*")):
             pytest.skip("torch has no GNU OpenMP of its own")
+        for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+            monkeypatch.delenv(name, raising=False)
         code = "import os; from mlx_grpo_kit.runtime import blas; print(os.environ.get('OMP_WAIT_POLICY'))"
         result = run_python(code, OMP_DISPLAY_ENV="VERBOSE", **variables)
         assert f"OMP_WAIT_POLICY = '{policy}'" in result.stderr

@@ -38,9 +38,9 @@ from mlx_grpo_kit.instruments.dashboard.settings import settings_of, settings_ta
 from mlx_grpo_kit.instruments.dashboard.steering import MEGABYTES, Order, Steering
 from mlx_grpo_kit.runs.diagnosis import diagnose
 from mlx_grpo_kit.runs.record import RunRecord
+from mlx_grpo_kit.viz.kernel import notebook_shell
 from mlx_grpo_kit.viz.live.background import BackgroundRun
 from mlx_grpo_kit.viz.live.pace import next_frame
-from mlx_grpo_kit.viz.live.plot import notebook_shell
 from mlx_grpo_kit.viz.picture import Picture, as_picture, still
 
 KEEP = 64  # completions per step

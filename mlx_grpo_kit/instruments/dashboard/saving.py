@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mlx_grpo_kit.runs.record import RunRecord
 from mlx_grpo_kit.runs.shelf import SavedRun, Shelf
-from mlx_grpo_kit.viz.live.plot import notebook_shell
+from mlx_grpo_kit.viz.kernel import notebook_shell
 
 AGAIN = "Dashboard.open() shows it again, even after a restart of the kernel."
 

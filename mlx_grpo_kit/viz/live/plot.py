@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import numbers
-import sys
 import time
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlx_grpo_kit.runs.diagnosis import Monitor
+from mlx_grpo_kit.viz.kernel import notebook_shell
 from mlx_grpo_kit.viz.live.background import BackgroundRun
 from mlx_grpo_kit.viz.live.curves import chart_curves, describe_curves, draw_curves, latest
 from mlx_grpo_kit.viz.live.pace import next_frame
@@ -297,10 +297,3 @@ def _one_for_each_prompt(completions: Iterable[Any], count: int) -> list[Any]:
     for record in completions:
         first.setdefault(record.prompt, record)
     return list(first.values())[:count]
-
-
-def notebook_shell() -> Any | None:
-    """Return the IPython shell of a Jupyter kernel, or None in a script or a terminal."""
-    ipython = sys.modules.get("IPython")  # a script that has not imported IPython is not running in it
-    shell = ipython.get_ipython() if ipython is not None else None
-    return shell if hasattr(shell, "kernel") else None

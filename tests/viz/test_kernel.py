@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mlx_grpo_kit.viz.subshells import use_no_subshells
+from mlx_grpo_kit.viz.kernel import use_no_subshells
 
 jupyter_client = pytest.importorskip("jupyter_client")
 
@@ -37,7 +37,8 @@ def ask_for_a_subshell(client):
 def test_it_refuses_them_from_the_first_live_picture_on(client):
     assert ask_for_a_subshell(client)["subshell_id"]
     for _ in range(2):
-        client.execute_interactive(SHOW, timeout=120, output_hook=lambda message: None, allow_stdin=False)
+        shown = client.execute_interactive(SHOW, timeout=120, output_hook=lambda message: None, allow_stdin=False)
+        assert shown["content"]["status"] == "ok"
         reply = ask_for_a_subshell(client)
         assert (reply["status"], reply["subshell_id"]) == ("error", None)
         assert "mlx_grpo_kit" in reply["evalue"]
