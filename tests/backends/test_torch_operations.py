@@ -37,7 +37,7 @@ def layouts(rows, columns):
 
 @pytest.mark.usefixtures("openblas")
 @pytest.mark.parametrize(
-    ("rows", "inner", "columns"), [(5, 7, 3), (1, 4, 6), (6, 1, 4), (3, 5, 1), (1, 1, 1), (0, 3, 2)]
+    ("rows", "inner", "columns"), [(5, 7, 3), (1, 4, 6), (6, 1, 4), (3, 5, 1), (1, 1, 1), (0, 3, 2), (3, 0, 2)]
 )
 def test_products_are_torchs(rows, inner, columns):
     torch.manual_seed(0)

@@ -58,7 +58,7 @@ def test_log_probabilities_entropies_and_gradients_of_shared_prompts(
     (prompt_ids, prompt_mask), (completion_ids, mask) = padded(PROMPTS, "left"), padded(COMPLETIONS, "right")
     weights = torch.tensor(np.random.default_rng(0).normal(size=(2, *mask.shape)), dtype=torch.float32) * mask
     logps, entropies = completion_logps(
-        config, tensors, prompt_ids, completion_ids, prompt_mask, 0.7, entropy_gradient=entropy_gradient
+        config, tensors, prompt_ids, completion_ids, mask == 1, prompt_mask, 0.7, entropy_gradient=entropy_gradient
     )
     loss = (weights[0] * logps).sum() + (weights[1] * entropies).sum()
     loss.backward()
@@ -82,12 +82,53 @@ def test_log_probabilities_entropies_and_gradients_of_shared_prompts(
 def test_completions_of_one_token_need_the_prompts_alone(both, tensors):
     reference, config, _ = both
     ids, mask = padded(PROMPTS, "left")
-    logps, _ = completion_logps(config, tensors, ids, torch.full((6, 1), 3), mask)
+    logps, _ = completion_logps(config, tensors, ids, torch.full((6, 1), 3), torch.full((6, 1), True), mask)
     for row, tokens in enumerate(PROMPTS):
         alone = reference(torch.tensor([tokens])).logits[0, -1].log_softmax(-1)[3]
         assert logps[2 * row : 2 * row + 2, 0].tolist() == pytest.approx([alone.item()] * 2, rel=1e-5)
     logps.sum().backward()  # nothing of the completions is computed, and every parameter has its gradient
     assert all(value.grad.isfinite().all() for value in tensors.values())
+
+
+# Of each completion in COMPLETIONS, the tokens that count.
+OF_A_TOOL = [[1, 1], [1, 0, 0, 1, 1], [0], [0, 1, 1, 0], [0, 0], [1, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    "counted", [OF_A_TOOL, [[0] * len(ids) for ids in COMPLETIONS], [[1], [0], [1], [1], [0], [1]]]
+)
+def test_only_what_comes_before_a_token_that_counts_is_computed(both, tensors, monkeypatch, counted):
+    reference, config, _ = both
+    (prompt_ids, prompt_mask), (completion_ids, _) = padded(PROMPTS, "left"), padded(COMPLETIONS, "right")
+    mask = torch.zeros(completion_ids.shape, dtype=torch.bool)
+    for row, each in enumerate(counted):
+        mask[row, : len(each)] = torch.tensor(each) == 1
+    transformer, num_tokens = torch_qwen3.transformer, []
+    monkeypatch.setattr(
+        torch_qwen3, "transformer", lambda *given: num_tokens.append(len(given[2])) or transformer(*given)
+    )
+    logps, entropies = completion_logps(
+        config, tensors, prompt_ids, completion_ids, mask, prompt_mask, entropy_gradient=True
+    )
+    needed = [max([0, *np.nonzero(each)[0]]) for each in counted]
+    assert num_tokens == [prompt_ids.numel() + sum(needed)]
+    assert (logps[~mask] == 0).all()
+    assert (entropies[~mask] == 0).all()
+    (logps.sum() + 2 * entropies.sum()).backward()
+
+    reference.zero_grad()
+    theirs = torch.zeros(())
+    for row, (tokens, completion) in enumerate(zip(WHOLE_ROWS, COMPLETIONS, strict=True)):
+        own = mask[row, : len(completion)]
+        log_probs = reference(torch.tensor([tokens])).logits[0, -len(completion) - 1 : -1][own].log_softmax(-1)
+        chosen = log_probs.gather(-1, torch.tensor(completion)[own, None])[:, 0]
+        assert logps[row, : len(completion)][own].tolist() == pytest.approx(chosen.tolist(), rel=1e-4)
+        theirs = theirs + chosen.sum() - 2 * (log_probs.exp() * log_probs).sum()
+    theirs.backward()
+    if mask.any():
+        assert_gradients_are(reference, tensors)
+    else:
+        assert all((value.grad == 0).all() for value in tensors.values())
 
 
 def test_the_module_has_the_kits_names_and_is_a_function_for_torch_func(both, tensors):

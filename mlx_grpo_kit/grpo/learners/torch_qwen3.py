@@ -6,7 +6,7 @@
 It is a pure function, so `torch.func.functional_call`, `torch.func.grad` and torchax accept it. The transformer works
 on a flat list of tokens, [N, hidden], because only attention needs to know which of them form a sequence, and gets that
 as an argument (`attend`). So a prompt is computed once for all of its completions, and in one pass with them
-(`completion_logps`).
+(`completion_logps`), and padding is computed in attention only.
 
 Shapes: B rows, T tokens, V vocabulary, H query heads, K heads of keys and values, D head_dim, N tokens in all.
 """
@@ -164,22 +164,35 @@ def qwen3_forward(
     return functional.linear(hidden, output_weight(config, params)).unflatten(0, (num_rows, num_tokens))
 
 
+def spread(x: Tensor, places: Tensor, count: int) -> Tensor:
+    """[n, ...] -> [count, ...]: the rows of `x` at n different `places`, and zeros elsewhere."""
+    return x if len(places) == count else x.new_zeros(count, *x.shape[1:]).index_copy(0, places, x)
+
+
+def picked(x: Tensor, places: Tensor) -> Tensor:
+    """[count, ...] -> [n, ...]: the rows of `x` at n different `places`, in order."""
+    return x if len(places) == len(x) else x.index_select(0, places)
+
+
 def completion_hidden_states(
     config: Qwen3Config,
     params: Mapping[str, Tensor],
     prompt_ids: Tensor,
     completion_ids: Tensor,
+    completion_mask: Tensor,
     prompt_mask: Tensor | None = None,
     block: Block | None = None,
 ) -> Tensor:
     """The hidden states that give the logits of every completion token: [B, T, hidden].
 
-    A prompt is computed once for all of its completions. Other positions that predict no completion token are skipped.
+    A prompt is computed once for all of its completions. What comes after the last token of a row that
+    `completion_mask` counts is not computed; it is 0.
 
     Args:
         prompt_ids: int [B / group size, P], padded on the left. Each belongs to all completions of its group, which are
             adjacent.
         completion_ids: int [B, T], padded on the right.
+        completion_mask: bool [B, T], True for the tokens whose hidden states are needed.
         prompt_mask: [B / group size, P], 0 for padding; None if no prompt is padded.
         block: as in `transformer`.
     """
@@ -189,14 +202,18 @@ def completion_hidden_states(
     if prompt_mask is not None:
         prompt_mask = functional.pad(prompt_mask.repeat_interleave(group_size, dim=0), (0, length - 1), value=1)
     of_completions = visible(length - 1, prompt_length + length - 1, prompt_mask, device)
-    split = [num_prompts * prompt_length, num_rows * (length - 1)]
+    # The completions' tokens that are computed, among all [B, T - 1] that predict another: those with one behind them
+    # that counts.
+    places = completion_mask[:, 1:].flip(1).cumsum(1).flip(1).flatten().nonzero()[:, 0]
+    count = num_rows * (length - 1)
+    split = [num_prompts * prompt_length, len(places)]
 
     def rows(heads: Tensor) -> tuple[Tensor, Tensor]:
         """[N, heads, D] -> [B / group size, heads, P, D], [B, heads, T - 1, D]."""
-        prompt, completion = (each.transpose(0, 1) for each in heads.split(split))
+        prompt, completion = heads.split(split)
         return (
-            prompt.unflatten(1, (num_prompts, prompt_length)).transpose(0, 1),
-            completion.unflatten(1, (num_rows, length - 1)).transpose(0, 1),
+            prompt.unflatten(0, (num_prompts, prompt_length)).transpose(1, 2),
+            spread(completion, places, count).unflatten(0, (num_rows, length - 1)).transpose(1, 2),
         )
 
     def attend(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
@@ -206,14 +223,17 @@ def completion_hidden_states(
             for of_prompt, own in ((key, own_key), (value, own_value))
         )
         mixed = (attention(query, key, value, of_prompts), attention(own_query, all_keys, all_values, of_completions))
-        return torch.cat([each.transpose(1, 2).flatten(0, 1) for each in mixed])
+        of_prompt, of_completion = (each.transpose(1, 2).flatten(0, 1) for each in mixed)
+        return torch.cat([of_prompt, picked(of_completion, places)])
 
-    input_ids = torch.cat([prompt_ids.flatten(), completion_ids[:, :-1].flatten()])
+    input_ids = torch.cat([prompt_ids.flatten(), picked(completion_ids[:, :-1].flatten(), places)])
     positions = torch.arange(prompt_length + length - 1, device=device)
-    positions = torch.cat([positions[:prompt_length].repeat(num_prompts), positions[prompt_length:].repeat(num_rows)])
+    own_positions = picked(positions[prompt_length:].repeat(num_rows), places)
+    positions = torch.cat([positions[:prompt_length].repeat(num_prompts), own_positions])
     hidden, rest = transformer(config, params, input_ids, positions, attend, block).split(split)
     first = hidden.unflatten(0, (num_prompts, prompt_length))[:, -1].repeat_interleave(group_size, dim=0)
-    return torch.cat([first[:, None], rest.view(num_rows, length - 1, config.hidden_size)], dim=1)
+    rest = spread(rest, places, count).view(num_rows, length - 1, config.hidden_size)
+    return torch.cat([first[:, None], rest], dim=1)
 
 
 def completion_logps(
@@ -221,6 +241,7 @@ def completion_logps(
     params: Mapping[str, Tensor],
     prompt_ids: Tensor,
     completion_ids: Tensor,
+    completion_mask: Tensor,
     prompt_mask: Tensor | None = None,
     temperature: float = 1.0,
     entropy_gradient: bool = False,
@@ -229,18 +250,21 @@ def completion_logps(
 ) -> tuple[Tensor, Tensor]:
     """Log-probability of every completion token, and the entropy of its distribution: [B, T] twice.
 
-    The same as `mlx_grpo_kit.grpo.logps.batch_logps` in MLX. Padded positions hold arbitrary values.
+    The same as `mlx_grpo_kit.grpo.logps.batch_logps` in MLX. Both are 0 for tokens that `completion_mask` leaves out:
+    padding is not computed, nor are logits for a token that a tool wrote.
 
     Args:
-        prompt_ids, completion_ids, prompt_mask: as in `completion_hidden_states`.
+        prompt_ids, completion_ids, completion_mask, prompt_mask: as in `completion_hidden_states`.
         temperature: the temperature that the completions were sampled with.
         entropy_gradient: True to make the entropy differentiable.
         again: a function that returns the context for recomputation in the backward pass. If a function mode was on in
             the forward pass, pass it here too, because torch leaves every mode for a backward pass.
         block: as in `transformer`.
     """
-    hidden = completion_hidden_states(config, params, prompt_ids, completion_ids, prompt_mask, block).flatten(0, 1)
-    weight, labels = output_weight(config, params), completion_ids.flatten().long()
+    hidden = completion_hidden_states(config, params, prompt_ids, completion_ids, completion_mask, prompt_mask, block)
+    counted = completion_mask.flatten().nonzero()[:, 0]
+    hidden, labels = picked(hidden.flatten(0, 1), counted), picked(completion_ids.flatten().long(), counted)
+    weight = output_weight(config, params)
 
     def of_tokens(hidden: Tensor, weight: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         log_probs = (functional.linear(hidden, weight) / temperature).log_softmax(-1)
@@ -258,7 +282,7 @@ def completion_logps(
         modes = {"use_reentrant": False, "context_fn": lambda: (nullcontext(), again())}
         parts = [checkpoint(of_tokens, chunk, weight, ids, **modes) for chunk, ids in chunks]
         found = (torch.cat(each) for each in zip(*parts, strict=True))
-    logps, entropies = (each.view(completion_ids.shape) for each in found)
+    logps, entropies = (spread(each, counted, completion_mask.numel()).view(completion_ids.shape) for each in found)
     return logps, entropies
 
 
