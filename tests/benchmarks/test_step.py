@@ -22,7 +22,8 @@ LEARNING_RATE = 1e-5
 class Work:
     """A step: `prompts` of 12 tokens, `group` completions of each, `new` tokens in a completion.
 
-    A peer that starts anew for each turn takes `steps_a_turn`, and the best one counts.
+    With `random_stops` a completion ends with the end token, or after `new` tokens. A peer that starts anew for each
+    turn takes `steps_a_turn`, and the best one counts.
     """
 
     prompts: int
@@ -30,6 +31,7 @@ class Work:
     new: int
     gradient_checkpointing: bool = False
     steps_a_turn: int = 2
+    random_stops: bool = False
 
     @property
     def rows(self) -> int:
@@ -112,7 +114,8 @@ class Kit(Learner):
         from mlx_grpo_kit.qwen3 import load_tokenizer
 
         tokenizer = load_tokenizer(model.folder)
-        tokenizer.eos_token_ids = []  # nothing ends a row
+        if not work.random_stops:
+            tokenizer.eos_token_ids = []  # nothing ends a row
         args = GRPOConfig(
             learning_rate=LEARNING_RATE,
             num_generations=work.group,
@@ -180,7 +183,7 @@ class TRL(Learner):
                 per_device_train_batch_size=work.rows,
                 num_generations=work.group,
                 max_completion_length=work.new,
-                generation_kwargs={"min_new_tokens": work.new},
+                generation_kwargs={} if work.random_stops else {"min_new_tokens": work.new},
                 temperature=1.0,
                 top_k=0,
                 top_p=1.0,
