@@ -13,13 +13,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mlx_grpo_kit.grpo.batch import Batch, padded
+from mlx_grpo_kit.grpo.batch import Batch, Completions, padded
 from mlx_grpo_kit.grpo.config import GRPOConfig
 from mlx_grpo_kit.grpo.logps import PaddedBatch, pad_batch
 from mlx_grpo_kit.grpo.loss import Part, high_entropy_mask, token_weights
 from mlx_grpo_kit.grpo.loss_config import GRPOLossConfig
 from mlx_grpo_kit.qwen3.config import Qwen3Config
 from mlx_grpo_kit.runtime import mx
+
+A_FURTHER_PART = 64
+"""What one more micro-batch costs, in tokens: its graph is built, and its gradient is added."""
 
 
 @dataclass
@@ -46,6 +49,7 @@ def micro_batches(
     batch: Batch,
     rows: range | None = None,
     mini_batches: int = 1,
+    similar_lengths: bool = False,
 ) -> tuple[list[MicroBatch], dict[str, float]]:
     """The micro-batches of a step, sorted by completion length, and the metrics of the completions that are left out.
 
@@ -56,6 +60,7 @@ def micro_batches(
         batch: the batch of all processes.
         rows: this process's part of a mini-batch, in whole groups; None means all.
         mini_batches: the number of equal parts into which the batch is divided, each with its own update.
+        similar_lengths: divide a micro-batch further, by length, where that saves much padding.
     """
     completions, rows = batch.completions, range(len(batch.completions)) if rows is None else rows
     mask = padded(completions.token_mask)
@@ -91,14 +96,22 @@ def micro_batches(
     kept.sort(key=lambda group: max(len(completions.completion_ids[row]) for row in group))
     in_order = [row for group in kept for row in group]
     found = []
-    for start in range(0, len(in_order), size):
-        chunk = in_order[start : start + size]
+    chunks = [in_order[start : start + size] for start in range(0, len(in_order), size)]
+    if similar_lengths:
+        chunks = [part for chunk in chunks for part in _of_similar_length(completions, chunk)]
+    for chunk in chunks:
         ids = [completions.completion_ids[row] for row in chunk]
         padded_ids = pad_batch(config, [completions.prompt_ids[row] for row in chunk], ids)
-        width = padded_ids.completion_ids.shape[1]
+        # Two columns at least, because the loss takes a metric of one column for one of completions.
+        width = max(padded_ids.completion_ids.shape[1], min(mask.shape[1], 2))
+        room = width - padded_ids.completion_ids.shape[1]
         advantages = batch.advantages[chunk]
         micro = MicroBatch(
-            batch=replace(padded_ids, completion_mask=mx.array(mask[chunk, :width])),
+            batch=replace(
+                padded_ids,
+                completion_ids=mx.pad(padded_ids.completion_ids, [(0, 0), (0, room)]),
+                completion_mask=mx.array(mask[chunk, :width]),
+            ),
             advantages=mx.array(advantages if advantages.ndim == 1 else advantages[:, :width]),
             part=Part(
                 token_weight=_column(weights, chunk),
@@ -113,6 +126,23 @@ def micro_batches(
             micro.old_logps = micro.sampling_logps
         found.append(micro)
     return found, left_out
+
+
+def _of_similar_length(completions: Completions, rows: list[int]) -> list[list[int]]:
+    """The rows in up to 8 parts of similar length, if that leaves a fifth fewer tokens to compute, padding included.
+
+    Together, the rows of a group share their prompt. In parts, each row has its own.
+    """
+    lengths = {row: len(completions.completion_ids[row]) for row in rows}
+    prompt = max(len(completions.prompt_ids[row]) for row in rows)
+    by_length = sorted(rows, key=lambda row: lengths[row])
+    found, fewest = [rows], 0.8 * len(rows) * max(lengths.values())
+    for count in range(2, min(8, len(rows)) + 1):
+        parts = [part.tolist() for part in np.array_split(by_length, count)]
+        tokens = sum(len(part) * (prompt + lengths[part[-1]]) + A_FURTHER_PART for part in parts)
+        if tokens < fewest:
+            found, fewest = parts, tokens
+    return found
 
 
 def _column(values: Sequence[float], rows: Sequence[int]) -> mx.array:

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+import mlx_grpo_kit.grpo.micro_batches as module
 from mlx_grpo_kit.grpo import LOSS_TYPES, GRPOConfig, GRPOLossConfig, grpo_loss_and_metrics
 from mlx_grpo_kit.grpo.batch import Batch, Completion
 from mlx_grpo_kit.grpo.gradients import batch_loss
@@ -147,9 +148,9 @@ def in_full(model, args, completions):
     return grads, totals
 
 
-def with_some_left_out(model, args, completions):
+def with_some_left_out(model, args, completions, **options):
     loss_config = args.loss(16)
-    batches, left_out = micro_batches(model[0], args, loss_config, Batch.from_records(completions, GROUP))
+    batches, left_out = micro_batches(model[0], args, loss_config, Batch.from_records(completions, GROUP), **options)
     grads, totals = None, dict(left_out)
     for micro in batches:
         place = {tuple(each.completion_ids): each for each in completions}
@@ -196,6 +197,48 @@ def test_gradients_and_metrics_are_those_of_the_full_pass(model, loss_type, off_
         assert metrics[name] == pytest.approx(value, rel=2e-5, abs=1e-6), name
     through = sum(micro.batch.completion_ids.shape[0] for micro in batches)
     assert through == len(completions) if loss_type == "vespo" else 0 < through < len(completions)
+
+
+@pytest.mark.parametrize("off_policy", [False, True])
+@pytest.mark.parametrize("loss_type", LOSS_TYPES)
+def test_parts_of_similar_length_change_neither(model, monkeypatch, loss_type, off_policy):
+    monkeypatch.setattr(module, "A_FURTHER_PART", -100)  # as many parts as are tried
+    args = arguments(loss_type, per_device_train_batch_size=24, num_iterations=2 if off_policy else 1)
+    completions = sampled(model, seed=24)
+    batches, grads, metrics = with_some_left_out(model, args, completions, similar_lengths=True)
+    assert len(batches) == 8
+    expected_grads, expected = in_full(model, args, completions)
+    for name, grad in grads.items():
+        largest = mx.abs(expected_grads[name]).max().item()
+        np.testing.assert_allclose(np.array(grad), np.array(expected_grads[name]), atol=1e-5 * largest, err_msg=name)
+    for name, value in expected.items():
+        assert metrics[name] == pytest.approx(value, rel=2e-5, abs=1e-6), name
+
+
+def of_lengths(prompt, lengths):
+    """One group of completions, each with an advantage."""
+    return [
+        Completion(
+            problem=Problem("", ""), prompt="", prompt_ids=[2] * prompt, completion="", completion_ids=[3] * length,
+            logps=[], entropies=[0.5] * length, finished=True, rewards={}, reward=0.0, advantage=1.0 + place,
+        )
+        for place, length in enumerate(lengths)
+    ]  # fmt: skip
+
+
+def test_where_parts_of_similar_length_pay_and_where_they_do_not(model):
+    config = dataclasses.replace(model[0], max_position_embeddings=1000)
+    rows = np.random.default_rng(0).permutation([*[20] * 8, *[60] * 4, *[200] * 4]).tolist()
+
+    def lengths_of_each(prompt, rows):
+        args = GRPOConfig(num_generations=len(rows), per_device_train_batch_size=len(rows))
+        batch = Batch.from_records(of_lengths(prompt, rows), len(rows))
+        found, _ = micro_batches(config, args, GRPOLossConfig(), batch, similar_lengths=True)
+        return [sorted(micro.batch.completion_mask.sum(axis=1).tolist()) for micro in found]
+
+    assert lengths_of_each(10, rows) == [[20] * 4, [20] * 4, [60] * 4, [200] * 4]
+    for prompt, alike in ((150, rows), (10, [200] * 15 + [20]), (10, [190, 200] * 8), (2, [1, 4] * 8)):
+        assert lengths_of_each(prompt, alike) == [sorted(alike)], (prompt, alike)
 
 
 @pytest.mark.parametrize(

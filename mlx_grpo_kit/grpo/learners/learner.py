@@ -56,6 +56,9 @@ class Learner(ABC):
     takes_parts: ClassVar[bool] = False
     """True if the parameters are those of a `ShardedPolicy`: parts, of which each process has its own."""
 
+    computes_padding: ClassVar[bool] = False
+    """True if padding takes as long as tokens do. Micro-batches are then divided into parts of similar length."""
+
     def __init__(self, config: Qwen3Config, args: GRPOConfig, loss_config: GRPOLossConfig, world: World | None = None):
         self.config, self.args, self.loss_config, self.world = config, args, loss_config, world or World()
         self._num_parameters = count_total_parameters(config)
@@ -97,7 +100,9 @@ class Learner(ABC):
 
     def micro_batches(self, batch: Batch, rows: range, count: int) -> tuple[list[MicroBatch], dict[str, float]]:
         """The micro-batches of these rows, one of `count` mini-batches, and the metrics of the left-out completions."""
-        return micro_batches(self.config, self.args, self.loss_config, batch, rows, count)
+        # This was measured on a CPU. A GPU may prefer few large micro-batches.
+        similar_lengths = self.computes_padding and mx.default_device() == mx.cpu
+        return micro_batches(self.config, self.args, self.loss_config, batch, rows, count, similar_lengths)
 
     def sum(self, grads: dict[str, mx.array]) -> Gradient:
         """The sum of all processes' gradients. Empties `grads`."""

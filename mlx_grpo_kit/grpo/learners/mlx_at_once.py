@@ -15,6 +15,8 @@ from mlx_grpo_kit.runtime import mx
 class MLXAtOnce(Learner):
     """Differentiate the whole path parameters -> logits -> log-probabilities -> loss with MLX in one graph."""
 
+    computes_padding = True
+
     def logps(self, params: Mapping[str, mx.array], batch: PaddedBatch) -> mx.array:
         """Log-probabilities of the completions' tokens, [B, T]."""
         return batch_logps(self.config, params, batch, self.args.temperature)[0]

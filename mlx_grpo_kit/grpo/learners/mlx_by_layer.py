@@ -41,6 +41,8 @@ BatchLoss = Callable[[mx.array, mx.array], tuple[mx.array, dict[str, mx.array]]]
 class MLXByLayer(Learner):
     """Compute the gradient of `MLXAtOnce` with the activations of only one transformer block in memory."""
 
+    computes_padding = True
+
     def logps(self, params: Mapping[str, mx.array], batch: PaddedBatch) -> mx.array:
         """Log-probabilities of the completions' tokens, [B, T]."""
         return batch_logps(self.config, params, batch, self.args.temperature)[0]
