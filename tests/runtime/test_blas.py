@@ -188,7 +188,7 @@ class TestChoice:
     @pytest.mark.parametrize(
         ("variables", "policy", "turns"),
         [
-            ({}, "ACTIVE", "300000"),
+            ({}, "ACTIVE", "10000"),
             ({"OMP_WAIT_POLICY": "PASSIVE"}, "PASSIVE", "0"),
             ({"GOMP_SPINCOUNT": "500"}, "PASSIVE", "500"),
         ],
