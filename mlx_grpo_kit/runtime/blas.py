@@ -118,12 +118,12 @@ def _load(library: Path | str) -> None:
 def _openmp_settings(library: Path | str) -> dict[str, str]:
     """Variables of the environment for a library's OpenMP runtime. What the user has set stays as it is.
 
-    Every thread that computes on all cores has helper threads of its own, which wait for work by spinning. GNU's runtime
-    lets them spin for 300,000 turns, about 3 ms. That is too long where another program computes too: its threads wait
-    for the core that spins. Two runs on the two cores of a Zen 4 took 48 s so, and 16 s with 10,000 turns; one alone
-    takes 9 s with either. If there are more threads than cores, GNU's runtime cuts spinning to 100 turns, and small
-    operations of torch took 1.5 times as long on a Zen 3. With the policy "active" it is 1,000. (Other runtimes would
-    spin for ever.)
+    Every thread that computes on all cores has helper threads of its own, which wait for work by spinning. GNU's
+    runtime lets them spin for 300,000 turns, about 3 ms. That is too long where another program computes too: its
+    threads wait for the core that spins. Two runs on the two cores of a Zen 4 took 48 s so, and 16 s with 10,000
+    turns; one alone takes 9 s with either. If there are more threads than cores, GNU's runtime cuts spinning to 100
+    turns, and small operations of torch took 1.5 times as long on a Zen 3. With the policy "active" it is 1,000.
+    (Other runtimes would spin for ever.)
     """
     settings = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": "1"}
     is_gnu = isinstance(library, Path) and any(library.parent.glob("libgomp*"))
