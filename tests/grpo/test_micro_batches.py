@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 import mlx_grpo_kit.grpo.micro_batches as module
-from mlx_grpo_kit.grpo import LOSS_TYPES, GRPOConfig, GRPOLossConfig, grpo_loss_and_metrics
+from mlx_grpo_kit.grpo import LOSS_TYPES, GRPOConfig, GRPOLossConfig, grpo_loss_and_metrics, learners
 from mlx_grpo_kit.grpo.batch import Batch, Completion
 from mlx_grpo_kit.grpo.gradients import batch_loss
+from mlx_grpo_kit.grpo.learners.mlx_at_once import MLXAtOnce
+from mlx_grpo_kit.grpo.learners.mlx_by_layer import MLXByLayer
 from mlx_grpo_kit.grpo.logps import batch_logps, pad_batch
 from mlx_grpo_kit.grpo.loss import high_entropy_mask
 from mlx_grpo_kit.grpo.micro_batches import micro_batches
@@ -176,6 +178,18 @@ def with_some_left_out(model, args, completions, **options):
     return batches, grads, totals
 
 
+def assert_gradients_are(expected, grads, atol=3e-6):
+    """`atol` is a share of the largest number of each."""
+    for name, grad in grads.items():
+        largest = mx.abs(expected[name]).max().item()
+        np.testing.assert_allclose(np.array(grad), np.array(expected[name]), atol=atol * largest, err_msg=name)
+
+
+def assert_metrics_are(expected, metrics):
+    for name, value in expected.items():
+        assert metrics[name] == pytest.approx(value, rel=2e-5, abs=1e-6), name
+
+
 @pytest.mark.parametrize(("per_device", "accumulation"), [(24, 1), (8, 3), (6, 4)])
 @pytest.mark.parametrize("off_policy", [False, True])
 @pytest.mark.parametrize("loss_type", LOSS_TYPES)
@@ -190,11 +204,8 @@ def test_gradients_and_metrics_are_those_of_the_full_pass(model, loss_type, off_
     completions = sampled(model, seed=per_device)
     batches, grads, metrics = with_some_left_out(model, args, completions)
     expected_grads, expected = in_full(model, args, completions)
-    for name, grad in grads.items():
-        largest = mx.abs(expected_grads[name]).max().item()
-        np.testing.assert_allclose(np.array(grad), np.array(expected_grads[name]), atol=3e-6 * largest, err_msg=name)
-    for name, value in expected.items():
-        assert metrics[name] == pytest.approx(value, rel=2e-5, abs=1e-6), name
+    assert_gradients_are(expected_grads, grads)
+    assert_metrics_are(expected, metrics)
     through = sum(micro.batch.completion_ids.shape[0] for micro in batches)
     assert through == len(completions) if loss_type == "vespo" else 0 < through < len(completions)
 
@@ -204,15 +215,12 @@ def test_gradients_and_metrics_are_those_of_the_full_pass(model, loss_type, off_
 def test_parts_of_similar_length_change_neither(model, monkeypatch, loss_type, off_policy):
     monkeypatch.setattr(module, "A_FURTHER_PART", -100)  # as many parts as are tried
     args = arguments(loss_type, per_device_train_batch_size=24, num_iterations=2 if off_policy else 1)
-    completions = sampled(model, seed=24)
+    completions = sampled(model, seed=24)  # no two of them alike: they are found again by their tokens
     batches, grads, metrics = with_some_left_out(model, args, completions, similar_lengths=True)
     assert len(batches) == 8
     expected_grads, expected = in_full(model, args, completions)
-    for name, grad in grads.items():
-        largest = mx.abs(expected_grads[name]).max().item()
-        np.testing.assert_allclose(np.array(grad), np.array(expected_grads[name]), atol=1e-5 * largest, err_msg=name)
-    for name, value in expected.items():
-        assert metrics[name] == pytest.approx(value, rel=2e-5, abs=1e-6), name
+    assert_gradients_are(expected_grads, grads, 1e-5)
+    assert_metrics_are(expected, metrics)
 
 
 def of_lengths(prompt, lengths):
@@ -226,9 +234,11 @@ def of_lengths(prompt, lengths):
     ]  # fmt: skip
 
 
+ROWS = np.random.default_rng(0).permutation([*[20] * 8, *[60] * 4, *[200] * 4]).tolist()
+
+
 def test_where_parts_of_similar_length_pay_and_where_they_do_not(model):
     config = dataclasses.replace(model[0], max_position_embeddings=1000)
-    rows = np.random.default_rng(0).permutation([*[20] * 8, *[60] * 4, *[200] * 4]).tolist()
 
     def lengths_of_each(prompt, rows):
         args = GRPOConfig(num_generations=len(rows), per_device_train_batch_size=len(rows))
@@ -236,9 +246,20 @@ def test_where_parts_of_similar_length_pay_and_where_they_do_not(model):
         found, _ = micro_batches(config, args, GRPOLossConfig(), batch, similar_lengths=True)
         return [sorted(micro.batch.completion_mask.sum(axis=1).tolist()) for micro in found]
 
-    assert lengths_of_each(10, rows) == [[20] * 4, [20] * 4, [60] * 4, [200] * 4]
-    for prompt, alike in ((150, rows), (10, [200] * 15 + [20]), (10, [190, 200] * 8), (2, [1, 4] * 8)):
+    assert lengths_of_each(10, ROWS) == [[20] * 4, [20] * 4, [60] * 4, [200] * 4]
+    for prompt, alike in ((150, ROWS), (10, [200] * 15 + [20]), (10, [190, 200] * 8), (2, [1, 4] * 8)):
         assert lengths_of_each(prompt, alike) == [sorted(alike)], (prompt, alike)
+
+
+@pytest.mark.parametrize(
+    ("learner", "parts"), [(MLXAtOnce, 4), (MLXByLayer, 4), (learners.TorchLearner, 1), (learners.JAXLearner, 1)]
+)
+def test_learners_that_compute_padding_take_parts_of_similar_length(model, learner, parts):
+    config, on_cpu = dataclasses.replace(model[0], max_position_embeddings=1000), mx.default_device() == mx.cpu
+    args = GRPOConfig(num_generations=len(ROWS), per_device_train_batch_size=len(ROWS))
+    batch = Batch.from_records(of_lengths(10, ROWS), len(ROWS))
+    found, _ = learner(config, args, GRPOLossConfig()).micro_batches(batch, range(len(ROWS)), 1)
+    assert len(found) == (parts if on_cpu else 1)
 
 
 @pytest.mark.parametrize(
@@ -257,11 +278,8 @@ def test_entropies_decide_as_in_the_full_pass(model, settings):
     completions = sampled(model, seed=5)
     batches, grads, metrics = with_some_left_out(model, args, completions)
     expected_grads, expected = in_full(model, args, completions)
-    for name, grad in grads.items():
-        largest = mx.abs(expected_grads[name]).max().item()
-        np.testing.assert_allclose(np.array(grad), np.array(expected_grads[name]), atol=3e-6 * largest, err_msg=name)
-    for name in {"loss", "policy_loss"} & expected.keys():
-        assert metrics[name] == pytest.approx(expected[name], rel=2e-5, abs=1e-6), name
+    assert_gradients_are(expected_grads, grads)
+    assert_metrics_are({name: expected[name] for name in {"loss", "policy_loss"} & expected.keys()}, metrics)
     through = sum(micro.batch.completion_ids.shape[0] for micro in batches)
     counted = sum(each.finished or not args.mask_truncated_completions for each in completions)
     assert through >= counted if args.entropy_coef else through < len(completions)
