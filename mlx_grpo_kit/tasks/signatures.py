@@ -3,13 +3,13 @@
     def correct(problems, completions): ...                     # the kit's: two lists, by position
     def correct(prompts, completions, answer, **kwargs): ...    # TRL's: everything by name, a list with one value each
 
-The parameters' names decide before a run starts; nothing is called to find out.
+The parameters' names decide; nothing is called to find out.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from mlx_grpo_kit.tasks.task import Problem, TaskError, is_chat
@@ -25,13 +25,17 @@ def reward_name(func: Callable) -> str:
     return getattr(func, "__name__", type(func).__name__)
 
 
-def takes_names(func: Callable) -> bool:
+def takes_names(func: Callable, columns: Iterable[str] = ()) -> bool:
     """True if a reward function has TRL's signature and takes its arguments by name.
 
-    It has TRL's signature if a parameter is called `prompts` or `completion_ids`, if `completions` comes first, if all
-    parameters are keyword-only, or if more than two are required and one of them is `completions`. A parameter
-    `problems` means the kit's. So `f(prompts, completions)` gets texts, and `f(problems, completions, **kwargs)` gets
-    problems.
+    A parameter `problems` means the kit's signature. Without it, a function has TRL's if it takes `**kwargs`, if a
+    parameter is called `prompts` or `completion_ids`, if `environments` is required, if `completions` comes first, if
+    all parameters are keyword-only, or if `completions` is required with `answer`, with one of `columns`, or with two
+    or more others. So `f(prompts, completions)` and `f(answer, completions)` get texts, and
+    `f(problems, completions, **kwargs)` gets problems.
+
+    Args:
+        columns: the keys of the problems' data, if they are known.
 
     Raises:
         TaskError: the function can be called in neither way; the message shows its parameters.
@@ -49,11 +53,12 @@ def takes_names(func: Callable) -> bool:
     words = f"Reward function {reward_name(func)!r} takes {_without_types(signature)}; expected {FORMS}"
 
     by_name = "problems" not in named and (
-        "prompts" in named
-        or "completion_ids" in named
+        inspect.Parameter.VAR_KEYWORD in kinds
+        or not {"prompts", "completion_ids"}.isdisjoint(named)
+        or "environments" in required
         or named[:1] == ["completions"]
         or (parameters and not plain and inspect.Parameter.VAR_POSITIONAL not in kinds)
-        or (len(required) > 2 and "completions" in named)
+        or ("completions" in named and (len(required) > 2 or not {"answer", *columns}.isdisjoint(required)))
     )
     if by_name:
         if unknown := [name for name in required if name in ONLY_IN_TRL]:
@@ -97,10 +102,10 @@ def reward_arguments(
         completion_ids = [list(ids) for ids in completion_ids]
     known = {"completion_ids": completion_ids, "messages": messages, "environments": environments}
     known = {name: [*values] for name, values in known.items() if values is not None}
-    if not takes_names(func):
-        return [list(problems), list(completions)], {name: each for name, each in known.items() if name in named}
     rows = [{"answer": getattr(problem, "answer", None), **getattr(problem, "data", {})} for problem in problems]
     columns = [key for key in (rows[0] if rows else {}) if all(key in row for row in rows)]
+    if not takes_names(func, columns):
+        return [list(problems), list(completions)], {name: each for name, each in known.items() if name in named}
     given = {key: [row[key] for row in rows] for key in columns}
     prompts = given["prompts"] = [getattr(problem, "prompt", problem) for problem in problems]
     turns = known.pop("messages", None) or [[{"role": "assistant", "content": text}] for text in completions]
@@ -116,7 +121,8 @@ def reward_arguments(
                 why = "no problem has it" if have is None else f"problem {lacks} of {len(rows)} lacks it"
                 raise TaskError(
                     f"Reward function {reward_name(func)!r} has a parameter {name!r}, but {why}. All problems have "
-                    f"{', '.join(sorted(map(str, columns)))}: the answer and the keys of their data."
+                    f"{', '.join(sorted(map(str, columns)))}: the answer and the keys of their data. (A function that "
+                    "takes the kit's Problem objects calls its first parameter `problems`.)"
                 )
     if any(each.kind is each.VAR_KEYWORD for each in parameters):
         return [], {key: value for key, value in given.items() if isinstance(key, str)}

@@ -69,6 +69,8 @@ It has one of two forms, which the names of the parameters distinguish before a 
     def correct(prompts, completions, answer, **kwargs):        # TRL's: each argument by name, a list of values
         return [float(c == a) for c, a in zip(completions, answer)]
 
+A function that takes `**kwargs` has TRL's form, unless a parameter is called `problems` (`takes_names` has all rules).
+
 TRL's form gets the prompts, the completions, `completion_ids`, the problems' `answer`, and each key of `Problem.data`
 that all problems have, as TRL passes the columns of a data set. A completion is a string if its prompt is a string, and
 `[{"role": "assistant", "content": text}]` if its prompt is a chat. (The kit's form always gets strings.)

@@ -46,8 +46,8 @@ KITS = [
     lambda problems, completions, scale=2.0: 0,
     lambda problems, completions, *, scale=2.0: 0,
     lambda *args: 0,
-    lambda *args, **kwargs: 0,
     lambda p, *rest: 0,
+    lambda p, c, environments=None: 0,
     functools.partial(lambda scale, problems, completions: 0, 2.0),
     wrapped(lambda problems, completions: 0),
     Judge(),
@@ -66,6 +66,14 @@ TRLS = [
     lambda completions, trainer_state=None, **kwargs: 0,
     lambda *, completions, answer: 0,
     lambda **kwargs: 0,
+    lambda *args, **kwargs: 0,
+    lambda environments, **kwargs: 0,
+    lambda environments: 0,
+    lambda answer, completions: 0,
+    lambda answer, completions, **kwargs: 0,
+    lambda solution, completions, **kwargs: 0,
+    lambda solution, *, weight=1.0, **columns: 0,
+    functools.partial(lambda scale, environments, **kwargs: 0, 2.0),
     functools.partial(lambda scale, prompts, completions: 0, 2.0),
     wrapped(lambda completions, **kwargs: 0),
     Judge().score,
@@ -167,6 +175,37 @@ def test_what_trl_itself_passes(trl_call, problems):
     assert seen[0] == seen[1]
 
 
+@pytest.mark.parametrize(
+    "judge",
+    [
+        lambda environments, **kwargs: [float(each) for each in environments],
+        lambda answer, completions, **kwargs: list(map(float.__eq__, map(float, answer), map(float, completions))),
+        lambda a, completions, **kwargs: list(map(float.__add__, map(float, a), map(float, completions))),
+        lambda a, environments, **kwargs: list(map(float.__sub__, map(float, a), map(float, environments))),
+        lambda *args, **columns: [float(columns["answer"][0] == each) for each in columns["completions"]],
+    ],
+)
+def test_a_function_that_trl_calls_gets_the_same_rewards_here(trl_call, judge):
+    """Functions that do not name the prompts, in any order of the others."""
+    theirs = trl_call(judge, PROBLEMS, COMPLETIONS, [[5], [6, 1]], environments=[2.0, 7.0])
+    ours, _ = compute_rewards([judge], PROBLEMS, COMPLETIONS, environments=[2.0, 7.0])
+    assert len({*ours}) == 2
+    assert ours.tolist() == theirs[:, 0].tolist()
+
+
+def test_a_column_that_is_required_with_the_completions_is_passed_by_name():
+    def match(level, completions):
+        return [float(each) for each in level]
+
+    problems = [Problem("1", "1", {"level": 3}), Problem("2", "2", {"level": 4})]
+    assert compute_rewards([match], problems, COMPLETIONS)[0].tolist() == [3.0, 4.0]
+
+
+def test_another_name_for_the_problems_beside_keywords_is_an_error():
+    with pytest.raises(TaskError, match=r"parameter 'batch', but no problem has it.* its first parameter `problems`"):
+        reward_arguments(lambda batch, completions, **kwargs: 0, PROBLEMS, COMPLETIONS)
+
+
 def test_a_reward_function_of_trl_scores_chats():
     rewards = pytest.importorskip("trl.rewards")
     texts = ["<think>\n5*3\n</think>\nIt is 15.", "It is 15."]
@@ -185,7 +224,7 @@ def trl_call(monkeypatch):
 
     monkeypatch.setattr(trainer_module, "gather", lambda x: x)
 
-    def call(func, problems, texts, completion_ids):
+    def call(func, problems, texts, completion_ids, environments=None):
         trainer = object.__new__(trainer_module.GRPOTrainer)
         rollout = {"prompt_ids": [[3]] * len(texts), "completion_ids": completion_ids, "logprobs": None}
         vars(trainer).update(
@@ -210,6 +249,7 @@ def trl_call(monkeypatch):
         inputs = [{"prompt": p.prompt, "answer": p.answer, "a": p.data["a"]} for p in problems]
         prompts = [p.prompt for p in problems]
         completions = trainer._generate(prompts)[3]
+        trainer.environments = environments
         return trainer._calculate_rewards(inputs, prompts, completions, completion_ids)
 
     return call
