@@ -76,7 +76,7 @@ $(PY):
 # torch comes first: on Linux PyPI's build brings gigabytes of CUDA, and without an NVIDIA card the CPU build does as
 # well. Where PyTorch's own index does not answer, torch comes from wherever pip is configured to look.
 $(VENV)/lab.done: pyproject.toml requirements.lock | $(PY)
-	@echo "Installing torch, MLX and JupyterLab into .venv: 1.6 GB, a minute or two, once"
+	@echo "Installing torch, MLX and JupyterLab into .venv: 1.7 GB, a minute or two, once"
 	@set --; \
 	if [ "$$(uname -s)" = Linux ] && ! [ -e /proc/driver/nvidia/version ] && ! command -v nvidia-smi >/dev/null; then \
 	    if $(PY) -c 'import urllib.request; urllib.request.urlopen("$(CPU_WHEELS)/torch/", timeout=5)' 2>/dev/null; \
@@ -87,7 +87,9 @@ $(VENV)/lab.done: pyproject.toml requirements.lock | $(PY)
 	@$(INSTALL) --quiet -e '.[course]'
 	@touch $@
 
+# First every import of the course, while .venv has what `make lab` installs and nothing else.
 $(VENV)/dev.done: $(VENV)/lab.done
+	@$(PY) tests/lab_imports.py
 	@echo "Installing what the tests need"
 	@$(INSTALL) --quiet -e '.[dev]'
 	@touch $@

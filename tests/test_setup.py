@@ -4,8 +4,10 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import time
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,10 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+
+from mlx_grpo_kit.course.chapters.chapter_22 import parts
+from mlx_grpo_kit.runtime.extras import EXTRA_OF
+from tests import lab_imports
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -75,18 +81,83 @@ class TestConda:
         [version] = re.fullmatch(r"python=(3\.\d+)", python).groups()
         assert SpecifierSet(PROJECT["requires-python"]).contains(version)
 
-    def test_what_the_guide_installs_in_colab_is_what_pyproject_asks_for(self):
-        [line] = re.findall(
-            r"^!pip install -q (\".*\")$", (ROOT / "mlx_grpo_kit/course/guides/cloud.md").read_text(), re.MULTILINE
-        )
-        for wanted in map(Requirement, re.findall(r'"(.*?)"', line)):
-            [ours] = {r.specifier for (name, _), r in COURSE.items() if name == canonicalize_name(wanted.name)}
-            assert wanted.specifier == ours
+    def test_the_guide_installs_in_colab_what_the_course_asks_for_and_colab_lacks(self):
+        guide = (ROOT / "mlx_grpo_kit/course/guides/cloud.md").read_text()
+        lines = re.findall(r"^!pip install -q (\".*\")$", guide, re.MULTILINE)
+        wanted = [Requirement(each) for line in lines for each in re.findall(r'"(.*?)"', line)]
+        for each in wanted:
+            [ours] = {r.specifier for (name, _), r in COURSE.items() if name == canonicalize_name(each.name)}
+            assert each.specifier == ours
+        there = {"ipykernel", "jupyterlab", "matplotlib", "numpy", "packaging", "rich", "scikit-learn", "scipy"}
+        there |= {"threadpoolctl", "torch"}  # with scikit-learn; and Colab's own torch stays
+        course = requirements(PROJECT["dependencies"] + EXTRAS["torch"] + EXTRAS["course"])
+        assert {name for name, _ in course} - there == {canonicalize_name(each.name) for each in wanted}
 
     def test_mlx_and_torch_come_from_pypi(self):
         from_pypi = {name for name, _ in requirements(line for line in FROM_PIP if not line.startswith("-"))}
         assert {"mlx", "torch"} <= from_pypi
         assert "-e ." in FROM_PIP
+
+
+def brought_by_the_course():
+    """The distributions that `pip install mlx_grpo_kit[course]` brings, at any depth."""
+    todo, found = [(KIT, ""), (KIT, "course")], set()
+    while todo:
+        name, extra = each = todo.pop()
+        if each in found:
+            continue
+        found.add(each)
+        if name == KIT:
+            lines = EXTRAS[extra] if extra else PROJECT["dependencies"]
+        else:
+            lines = next((each.requires or [] for each in metadata.distributions(name=name)), [])
+        for wanted in map(Requirement, lines):
+            if wanted.marker is None or wanted.marker.evaluate({"extra": extra}):
+                todo += [(canonicalize_name(wanted.name), more) for more in ("", *wanted.extras)]
+    return {name for name, _ in found} - {KIT}
+
+
+class TestImports:
+    """`make lab` installs the extra `course` alone, and this environment has the packages of the tests too."""
+
+    def run(self, folder, brought):
+        """Run all imports with an environment of links to the files of these distributions."""
+        for distribution in filter(lambda each: canonicalize_name(each.name) in brought, metadata.distributions()):
+            for name in {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}:
+                if not (folder / name).is_symlink():
+                    (folder / name).symlink_to(distribution.locate_file(name))
+        path = os.pathsep.join(map(str, (ROOT, folder)))
+        command = [sys.executable, "-S", str(ROOT / "tests" / "lab_imports.py")]  # -S: without this environment
+        return subprocess.run(
+            command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False, timeout=280
+        )
+
+    def test_the_course_brings_all_that_notebooks_and_the_kit_import(self, tmp_path):
+        done = self.run(tmp_path, brought_by_the_course())
+        assert done.returncode == 0, done.stderr
+        assert not list(tmp_path.glob("pytest*"))
+
+    def test_a_package_that_the_course_does_not_bring_is_named_with_its_notebooks(self, tmp_path):
+        done = self.run(tmp_path, brought_by_the_course() - {"transformers", "trio"})
+        assert done.returncode == 1
+        for notebook, package in (
+            ("10_", "transformers"),
+            ("12_", "transformers"),
+            ("17_", "transformers"),
+            ("22_", "trio"),
+        ):
+            [line] = [line for line in done.stderr.splitlines() if line.startswith(f"notebooks/{notebook}")]
+            assert f"No module named '{package}'" in line
+
+    def test_what_may_be_missing_is_skipped_by_chapter_22_or_named_by_an_error(self):
+        skipped = {name.partition(".")[0] for names in parts.PACKAGES.values() for name in names}
+        assert skipped - {"torch", "mlx"} < lab_imports.OPTIONAL
+        for name in lab_imports.OPTIONAL - {"math_verify"}:
+            assert EXTRA_OF[name] == "backends"
+
+    def test_make_looks_before_it_installs_the_packages_of_the_tests(self, tmp_path):
+        commands = make("--dry-run", "--always-make", ".venv/dev.done", cwd=ROOT).stdout
+        assert commands.index(".[course]") < commands.index("tests/lab_imports.py") < commands.index(".[dev]")
 
 
 class TestMarkers:

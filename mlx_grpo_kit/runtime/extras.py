@@ -15,6 +15,7 @@ EXTRA_OF = {
     "anywidget": "course",
     "ipykernel": "course",
     "ipywidgets": "course",
+    "jupyter_client": "course",
     "jupyterlab": "course",
     "matplotlib": "course",
     "safetensors": "course",
@@ -22,6 +23,8 @@ EXTRA_OF = {
     "sklearn": "course",
     "threadpoolctl": "course",
     "traitlets": "course",
+    "transformers": "course",
+    "trio": "course",
     "anyio": "backends",
     "jax": "backends",
     "optax": "backends",
@@ -29,7 +32,6 @@ EXTRA_OF = {
     "orbax": "backends",
     "torchax": "backends",
     "torchopt": "backends",
-    "trio": "backends",
 }
 """The extra in pyproject.toml that brings a package, by the package's name in an import."""
 

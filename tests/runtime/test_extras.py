@@ -10,6 +10,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from mlx_grpo_kit.runtime.extras import EXTRA_OF, install, packages_for
+from tests import lab_imports
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -17,6 +18,7 @@ EXTRAS = PROJECT["optional-dependencies"]
 # A package whose distribution has another name, or that comes with one of them.
 DISTRIBUTION = {
     "IPython": "ipykernel",
+    "jupyter_client": "jupyterlab",
     "optree": "torchopt",
     "orbax": "orbax-checkpoint",
     "sklearn": "scikit-learn",
@@ -46,6 +48,11 @@ def test_a_package_is_in_its_extra_and_not_required(package):
 def test_a_package_of_an_extra_is_known(package):
     known = {DISTRIBUTION.get(name, name) for name in EXTRA_OF} | {canonicalize_name(PROJECT["name"])}
     assert package in known
+
+
+@pytest.mark.parametrize("package", sorted(set(lab_imports.packages()) - {"math_verify"}))
+def test_a_package_that_a_notebook_or_the_kit_imports_is_required_or_of_an_extra(package):
+    assert package in EXTRA_OF or package in names(PROJECT["dependencies"]), lab_imports.packages()[package]
 
 
 def test_training_saving_and_generating_need_no_extra(tmp_path):
