@@ -98,8 +98,8 @@ def _a_prompt(task: Task) -> str | Sequence[Mapping[str, Any]]:
 
 def fitted(settings: RunSettings, task: Task) -> RunSettings:
     """The settings with `eval_problems` lowered, with a warning, to the number of held-out problems."""
-    num = getattr(task, "num_held_out", settings.eval_problems)
-    if num >= settings.eval_problems:
+    num = len(held_out_problems(task, settings.eval_problems))
+    if num == settings.eval_problems:
         return settings
     warnings.warn(
         f"The task has only {num} held-out problems, fewer than {settings.eval_problems}: accuracy is measured on "

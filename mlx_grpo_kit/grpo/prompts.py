@@ -78,33 +78,65 @@ def check_prompts(
 
     Raises ValueError for a tokenizer with more tokens than the model, and for settings of the chat template if no
     prompt is a chat; TaskError for a prompt that cannot be encoded or leaves too little room for a completion. Warns
-    (RawTextWarning) if prompts are texts, although the model's folder has a chat template and the task can be presented
-    as a chat.
+    (RawTextWarning) if prompts are texts that no chat template has rendered, although the model's folder has one and
+    the task can be presented as a chat; and (UserWarning) if the template ends a turn with a token at which completions
+    do not end.
     """
     if tokenizer.vocab_size > config.vocab_size:
         raise ValueError(
             f"The tokenizer has {tokenizer.vocab_size} tokens and the model has {config.vocab_size} (vocab_size); "
             "expected a model with a row for every token. Are the two from the same folder?"
         )
-    if hasattr(task, "all_problems"):
+    if listed := hasattr(task, "all_problems"):
         problem, ids = longest_prompt(tokenizer, task, args, 0)
         check_room(config, max_completion_length, [problem], [ids])
-    if args.chat_template_kwargs:
-        problems = task.all_problems() if hasattr(task, "all_problems") else held_out_problems(task, 1)
-        if all(isinstance(problem.prompt, str) for problem in problems):
-            raise ValueError(
-                f"chat_template_kwargs is {args.chat_template_kwargs!r:.80}, and the prompts of task {task.name!r} are "
-                "plain texts, to which no chat template is applied. Leave it out, or train on chats: task.in_chat()."
-            )
-    if getattr(tokenizer, "chat_template", None) is None or not hasattr(task, "in_chat"):
+    shown = task.all_problems() if listed else held_out_problems(task, min(1, getattr(task, "num_held_out", 1)))
+    prompts = [problem.prompt for problem in shown]
+    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+    if args.chat_template_kwargs and texts and len(texts) == len(prompts):
+        raise ValueError(
+            f"chat_template_kwargs is {args.chat_template_kwargs!r:.80}, and the prompts of task {task.name!r} are "
+            "plain texts, to which no chat template is applied. Leave it out, or train on chats: task.in_chat()."
+        )
+    if getattr(tokenizer, "chat_template", None) is None:
         return
-    if any(isinstance(problem.prompt, str) for problem in held_out_problems(task, 1)):
+    after_question = _after(tokenizer, ["user"]).strip()
+    plain = [text for text in texts if not after_question or after_question not in text]
+    if plain and hasattr(task, "in_chat"):
         warnings.warn(
             f"The prompts of task {task.name!r} are plain texts, which the policy continues without the chat template "
             "of its folder and without a system prompt. For a chat model, train on task.in_chat().",
             RawTextWarning,
             stacklevel=4,
         )
+    if len(plain) < len(prompts) and not args.stop_strings and (words := _never_ends(tokenizer)):
+        warnings.warn(words, UserWarning, stacklevel=4)
+
+
+def _never_ends(tokenizer: Tokenizer) -> str:
+    """A warning if the chat template ends the policy's turn with a token at which completions do not end; else ''."""
+    with suppress(ValueError):
+        after_answer = tokenizer.encode(_after(tokenizer, ["user", "assistant"]))
+        ends = [token for token in after_answer if token in tokenizer.added_token_ids]
+        if ends and not {*tokenizer.eos_token_ids}.intersection(ends):
+            end, ours = tokenizer.token(ends[0]), ", ".join(map(repr, map(tokenizer.token, tokenizer.eos_token_ids)))
+            return (
+                f"The chat template ends the policy's turn with {end!r}, but completions end only at {ours} "
+                f"(eos_token_id). A policy that ends its turn as the template does is not stopped there. Set "
+                f"stop_strings=[{end!r}] (--stop-strings), or add {ends[0]} to eos_token_id in the folder's "
+                "generation_config.json."
+            )
+    return ""
+
+
+def _after(tokenizer: Tokenizer, roles: Sequence[str]) -> str:
+    """The text of a rendered chat after the content of its last message; '' if the template rejects the chat."""
+    chat = [{"role": role, "content": f"the {role}'s text"} for role in roles]
+    with suppress(ValueError):
+        text = tokenizer.render(chat, add_generation_prompt=roles[-1] == "user")
+        _, content, after = text.rpartition(chat[-1]["content"])
+        return after if content else ""
+    return ""
 
 
 def template_settings(task: Task, args: GRPOConfig) -> dict[str, Any]:

@@ -27,8 +27,16 @@ def ordered_problems(task: Task, seed: int, start: int, n: int) -> list[Problem]
 
 
 def held_out_problems(task: Task, n: int) -> list[Problem]:
-    """`n` problems that training never sees; at most `num_held_out`, if the task has that attribute."""
-    n = min(n, getattr(task, "num_held_out", n))
+    """`n` problems that training never sees; at most `num_held_out`, if the task has that attribute.
+
+    Raises TaskError for a task that holds none out.
+    """
+    n, asked = min(n, getattr(task, "num_held_out", n)), n
+    if n < 1 <= asked:
+        raise TaskError(
+            f"Task {task.name!r} holds no problems out (num_held_out is {n}), so there is nothing to evaluate on. "
+            "Train without evaluation, or give the task such problems: RowsTask(rows, held_out_rows=test_rows)."
+        )
     return _problems(task, f"held_out({n})", lambda: task.held_out(n), n)
 
 

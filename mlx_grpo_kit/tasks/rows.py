@@ -15,7 +15,7 @@ import json
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import suppress
 from decimal import Decimal
 from numbers import Rational, Real
@@ -27,7 +27,7 @@ import numpy as np
 from mlx_grpo_kit.files import check_regular
 from mlx_grpo_kit.tasks.answers import MAX_NUMBER, as_number, final_answer
 from mlx_grpo_kit.tasks.chat import ANSWER_TOKENS, IN_TAGS, InChat
-from mlx_grpo_kit.tasks.split import split_by_hash
+from mlx_grpo_kit.tasks.split import HELD_OUT_FRACTION, split_by_hash
 from mlx_grpo_kit.tasks.task import Problem, RewardFunc, TaskError, is_chat
 
 MAX_LINE = 2**20
@@ -61,8 +61,8 @@ class RowsTask:
     """Problems from rows, with a tenth of them held out by the hash of their prompt.
 
     So a question stays on the same side if you reorder rows or add some, except for a few at the border. Rows with the
-    same prompt are on the same side. The columns of a row are `Problem.data`, and reward functions in TRL's form get
-    them.
+    same prompt are on the same side. With `environment_factory`, where often all rows have the same prompt, each row
+    counts for itself. The columns of a row are `Problem.data`, and reward functions in TRL's form get them.
 
     Prompts that are strings are continued as they are. For a chat model, give the trainer `RowsTask(rows).in_chat()`:
     it asks the questions through the folder's chat template, with an instruction on how to answer.
@@ -74,7 +74,8 @@ class RowsTask:
         is_correct: (problem, completion) -> bool, instead of the default `same_answer`; accuracy is the share for which
             it is True.
         held_out_rows: rows for evaluation, such as a data set's test split. Then all of `rows` are for training, except
-            those with the same prompts.
+            those with the same prompts (with `environment_factory`: all of them). With `[]` nothing is held out, and
+            there is nothing to evaluate on.
         prompt, answer: the columns' names; by default the first existing one of `PROMPTS` and of `ANSWERS`.
         system: the system prompt of chats: for rows that are chats without one, and for other rows after `in_chat`.
         max_completion_length: in tokens; by default 256, and 1,024 in a chat with thinking.
@@ -82,6 +83,9 @@ class RowsTask:
         environment_factory: a callable that makes an object for each completion, whose methods the model may call. A
             row's columns are passed to its `reset`.
         name: for logs and checkpoints.
+
+    Warns if far more than a tenth of the rows is held out because they have the same prompt, and if no row of an
+    environment is left for training.
 
     Raises:
         TaskError (a ValueError): there are no rows, or a row cannot be used. The message names the row, or the line of
@@ -108,19 +112,22 @@ class RowsTask:
         self.tools, self.environment_factory = [*tools], environment_factory
         self.reward_funcs = [correct] if reward_funcs is None else list(reward_funcs)
         self._is_correct = is_correct or same_answer
-        read = _Reader(prompt, answer, system, needs_answer=reward_funcs is None)
+        by_row = environment_factory is not None
+        read = _Reader(prompt, answer, system, needs_answer=reward_funcs is None, by_row=by_row)
         problems = read.problems(rows, name)
         if held_out_rows is None:
             train, held_out = split_by_hash(problems)
             if not train:
+                count = sum(map(len, problems.values()))
                 raise TaskError(
-                    f"{name} has one problem, and one must be held out; expected at least two different ones."
+                    f"{name} has one problem{f' in {count:,} rows' if count > 1 else ''}, and one must be held out; "
+                    "expected at least two different ones. Or pass held_out_rows=..., which may be []."
                 )
             self._held_out = [problem for key in held_out for problem in problems[key]]
         else:
-            held_out = read.problems(held_out_rows, f"{name}, held out")
-            train = [key for key in problems if key not in held_out]
-            if both := sum(len(found) for key, found in problems.items() if key in held_out):
+            held_out = read.problems(held_out_rows, f"{name}, held out", may_be_empty=isinstance(held_out_rows, Sized))
+            train = [key for key in problems if by_row or key not in held_out]
+            if both := sum(len(found) for key, found in problems.items() if key in held_out and not by_row):
                 warnings.warn(
                     f"{both} problems of {name} are also held out, so they are left out of training.", stacklevel=2
                 )
@@ -130,8 +137,24 @@ class RowsTask:
         self._train = [problem for key in train for problem in problems[key]]
         self.num_held_out, self.num_train = len(self._held_out), len(self._train)
         self._order: tuple[tuple[int, int], np.ndarray] | None = None
-        for words in _doubts(self.all_problems(), name, judges=is_correct is None, rewards=reward_funcs is None):
+        doubts = [*_doubts(self.all_problems(), name, judges=is_correct is None, rewards=reward_funcs is None)]
+        for words in (*doubts, *self._doubts_of_split(is_given=held_out_rows is not None)):
             warnings.warn(words, stacklevel=2)
+
+    def _doubts_of_split(self, is_given: bool) -> Iterator[str]:
+        """Warnings about what is held out, if the rows were divided here, and about what is never trained."""
+        held_out, count = self.num_held_out, self.num_held_out + self.num_train
+        if not is_given and held_out > max(1, 2 * HELD_OUT_FRACTION * count):
+            yield (
+                f"{held_out:,} of {count:,} rows of {self.name} are held out, because rows with the same prompt are "
+                "not divided. Pass the rows for evaluation as held_out_rows=..., which may be []."
+            )
+        if isinstance(self.environment_factory, Mapping):
+            trained, others = (
+                {str(problem.data.get("environment")) for problem in some} for some in (self._train, self._held_out)
+            )
+            if never := sorted(others - trained):
+                yield f"All rows of the environment {never[0]!r} are held out: it is never trained. Give it more rows."
 
     @classmethod
     def from_file(
@@ -180,7 +203,7 @@ class RowsTask:
 
         Rows that are already chats are not changed.
         """
-        answers = [problem.answer for problem in self._held_out]
+        answers = [problem.answer for problem in self._held_out or self._train]
         kind = "number" if all(as_number(answer) is not None for answer in answers) else "your answer"
         instruction = f"\n{IN_TAGS.format(kind)}" if any(answers) else ""
         return InChat(
@@ -240,9 +263,12 @@ class _Reader(NamedTuple):
     answer: str | None
     system: str | None
     needs_answer: bool
+    by_row: bool
 
-    def problems(self, rows: Iterable[Mapping[str, Any]], name: str) -> dict[str, list[Problem]]:
-        """The problems of rows, grouped by their prompt."""
+    def problems(
+        self, rows: Iterable[Mapping[str, Any]], name: str, may_be_empty: bool = False
+    ) -> dict[str, list[Problem]]:
+        """The problems of rows, grouped by their prompt; with `by_row` each in a group of its own."""
         if isinstance(rows, (Mapping, str, bytes)) or not isinstance(rows, Iterable):
             splits = ", ".join(map(str, rows)) if isinstance(rows, Mapping) else ""
             raise TaskError(
@@ -258,11 +284,13 @@ class _Reader(NamedTuple):
                 raise TaskError(f"{where} is a {type(row).__name__}; expected a dictionary.")
             asked = _prompt(row[_column(row, where, "prompt", self.prompt, PROMPTS)], where)
             key = _key(asked, where)
+            if self.by_row and key in problems:
+                key = f"{key}\n{count}"
             if self.system and not isinstance(asked, str) and asked[0]["role"] != "system":
                 asked = [{"role": "system", "content": self.system}, *asked]
             problem = Problem(asked, self._answer_of(row, where), dict(row), place=where)
             problems.setdefault(key, []).append(problem)
-        if not problems:
+        if not (problems or may_be_empty):
             raise TaskError(f"{name} has no rows; expected at least two.")
         return problems
 

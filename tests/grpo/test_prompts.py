@@ -107,6 +107,47 @@ def test_texts_for_a_model_that_chats_are_warned_of():
         trainer_of(TINY, RowsTask(ROWS))
 
 
+def rendered(task, tokenizer, **settings):
+    """The rows of a task with their chats as the text that TRL's users hand over: rendered by the template."""
+    rows = [
+        {"prompt": tokenizer.render(each.prompt, **settings), "answer": each.answer} for each in task.all_problems()
+    ]
+    return RowsTask(rows)
+
+
+@pytest.mark.parametrize("settings", [{}, {"enable_thinking": False}, {"enable_thinking": True}])
+def test_texts_that_are_rendered_already_are_not_warned_of(settings):
+    task = rendered(RowsTask(CHATS), load_tokenizer(TINY_CHAT), **settings)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trainer_of(TINY_CHAT, task)
+    with pytest.warns(RawTextWarning):  # one of them is a plain text
+        trainer_of(TINY_CHAT, RowsTask([*(each.data for each in task.all_problems()), ROWS[0]]))
+
+
+def test_a_template_that_ends_a_turn_where_completions_do_not_end_is_warned_of():
+    """As in the folders of Qwen3's base models."""
+    tokenizer = load_tokenizer(TINY_CHAT)
+    end, other = map(tokenizer.encode, ("<|im_end|>", "<|endoftext|>"))
+
+    def trainer(task, args=ARGS, ends=other):
+        tokenizer.eos_token_ids = ends
+        return GRPOTrainer(*load_pretrained(TINY_CHAT), tokenizer, task, args)
+
+    chats = RowsTask(CHATS)
+    words = rf"ends the policy's turn with '<\|im_end\|>', but .* only at '<\|endoftext\|>' .*or add {end[0]} to"
+    for task in (chats, RowsTask(ROWS).in_chat(), rendered(chats, tokenizer), Addition().in_chat()):
+        with pytest.warns(UserWarning, match=words) as warned:
+            trainer(task)
+        assert [each.filename for each in warned] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trainer(chats, ends=[*other, *end])
+        trainer(chats, replace(ARGS, stop_strings=["<|im_end|>"]))
+        warnings.simplefilter("ignore", RawTextWarning)
+        trainer(RowsTask(ROWS))
+
+
 @pytest.mark.parametrize("folder", [TINY, TINY_CHAT], ids=["no template", "a template"])
 def test_settings_of_a_chat_template_are_refused_where_prompts_are_texts(folder):
     args = replace(ARGS, chat_template_kwargs={"enable_thinking": True})

@@ -1,7 +1,9 @@
 """Tasks out of rows: lists, files of JSON lines, and Hugging Face's data sets."""
 
+import collections
 import json
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -222,6 +224,71 @@ def test_rows_that_ask_the_same_stay_rows_of_their_own():
     assert len(task.all_problems()) == 30
     with pytest.warns(UserWarning, match="15 problems of rows are also held out"):
         assert RowsTask(rows, held_out_rows=rows[:5] + rows[10:15]).num_held_out == 10
+
+
+class Game:
+    """An environment, as many of which play by rows that all ask the same."""
+
+    def reset(self, **row): ...
+
+
+def zeros(problems, completions):
+    return [0.0] * len(completions)
+
+
+PLAY = [{"prompt": [{"role": "user", "content": "Play."}], "secret": i} for i in range(1000)]
+
+
+@pytest.mark.parametrize("rows", [PLAY, [{"prompt": PLAY[0]["prompt"]}] * 1000], ids=["secrets", "all alike"])
+def test_rows_of_an_environment_count_one_by_one(rows):
+    task = RowsTask(rows, [zeros], lambda problem, text: True, environment_factory=Game)
+    assert (task.num_train, task.num_held_out) == (900, 100)
+    assert sorted(p.place for p in task.all_problems()) == sorted(f"Row {n} of rows" for n in range(1, 1001))
+    again = RowsTask(rows, [zeros], lambda problem, text: True, environment_factory=Game)
+    assert [p.place for p in again.held_out(100)] == [p.place for p in task.held_out(100)]
+    alike = RowsTask(rows[:90], [zeros], task.is_correct, environment_factory=Game, held_out_rows=rows[:9])
+    assert (alike.num_train, alike.num_held_out) == (90, 9)
+    with pytest.raises(
+        TaskError, match=r"rows has one problem in 1,000 rows, .*held_out_rows=\.\.\., which may be \[\]"
+    ):
+        RowsTask(rows, [zeros], task.is_correct)
+
+
+def test_every_environment_is_trained():
+    def asks(name, count):
+        return [{"prompt": [{"role": "user", "content": f"Play {name}."}], "environment": name}] * count
+
+    own = {"reward_funcs": [zeros], "is_correct": lambda problem, text: True}
+    task = RowsTask([*asks("go", 50), *asks("chess", 50)], **own, environment_factory={"go": Game, "chess": Game})
+    counts = collections.Counter(problem.data["environment"] for problem in task.in_order(0, 0, task.num_train))
+    assert task.num_train == 90
+    assert min(counts["go"], counts["chess"]) > 35
+    factories = {"go": Game, "chess": Game}
+    with pytest.warns(UserWarning, match="All rows of the environment 'chess' are held out: it is never trained"):
+        RowsTask(asks("go", 20), **own, environment_factory=factories, held_out_rows=asks("chess", 1))
+
+
+def test_nothing_is_held_out_if_the_rows_for_it_are_an_empty_list():
+    task = RowsTask(GSM8K, held_out_rows=[])
+    assert (task.num_train, task.num_held_out) == (100, 0)
+    assert next(task.in_chat().all_problems()).text.endswith("<answer>number</answer>.")
+    for asked in (task, task.in_chat()):
+        with pytest.raises(TaskError, match=r"holds no problems out .*nothing to evaluate on.*held_out_rows=test_rows"):
+            held_out_problems(asked, 256)
+    assert RowsTask(GSM8K[:1], held_out_rows=()).num_train == 1
+    with pytest.raises(TaskError, match="held out has no rows"):  # such as a file that was cut off
+        RowsTask(GSM8K, held_out_rows=iter([]))
+
+
+def test_far_more_than_a_tenth_held_out_is_warned_of():
+    rows = [{"question": f"{i % 2}?", "answer": "1"} for i in range(1000)]
+    with pytest.warns(UserWarning, match=r"500 of 1,000 rows of rows are held out, because rows with the same prompt"):
+        RowsTask(rows)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        RowsTask(rows[:2])
+        RowsTask([{"question": f"{i % 10}?", "answer": "1"} for i in range(1000)])
+        RowsTask(GSM8K[:10], held_out_rows=GSM8K[10:])
 
 
 def test_questions_that_come_twice_with_different_answers():
