@@ -4,6 +4,7 @@
 #   make train ARGS="--resume"               options for `python -m mlx_grpo_kit train`: --overwrite, --task countdown ...
 #   make bench ARGS=--quick                  two minutes instead of an hour; or -k generation, for one of them
 #   make lab ARGS=--no-browser               print JupyterLab's address instead of opening a browser
+#   make lab ARGS=--fresh                    replace notebooks of another version, and keep yours in my_course/earlier
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
@@ -26,8 +27,8 @@ PARALLEL := -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 help: ## List the commands
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1 \t\2/p' Makefile | expand -t 16
 
-lab: $(VENV)/lab.done ## Build .venv, check this machine, open JupyterLab on the first notebook
-	@$(PY) -m mlx_grpo_kit lab notebooks $(ARGS)
+lab: $(VENV)/lab.done ## Build .venv, copy the course to my_course, open JupyterLab there
+	@$(PY) -m mlx_grpo_kit lab $(ARGS)
 
 train: $(VENV)/lab.done ## The main job in the terminal: the tiny Qwen3 learns addition by GRPO
 	@$(PY) -m mlx_grpo_kit train --output $(OUTPUT) $(ARGS)

@@ -17,6 +17,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from mlx_grpo_kit import __version__
+from mlx_grpo_kit.cli.parser import LAB_FOLDER
 from mlx_grpo_kit.course.chapters.chapter_22 import parts
 from mlx_grpo_kit.runtime.extras import EXTRA_OF
 from tests import lab_imports
@@ -43,6 +45,20 @@ CONDA_FILE = yaml.safe_load((ROOT / "environment.yml").read_text())
 FROM_CONDA = [line for line in CONDA_FILE["dependencies"] if isinstance(line, str)]
 [FROM_PIP] = [part["pip"] for part in CONDA_FILE["dependencies"] if isinstance(part, dict)]
 CONDA = requirements([line for line in FROM_CONDA + FROM_PIP if not line.startswith(("-", "python=", "pip"))])
+
+
+def test_the_changelog_begins_with_this_version_and_names_its_tag():
+    headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings[0] == f"{__version__}, tag `v{__version__}`"
+    versions = [Version(heading.partition(",")[0]) for heading in headings]
+    assert versions == sorted(set(versions), reverse=True)
+    assert PROJECT["dynamic"] == ["version"]  # there is one place for the number
+
+
+def test_the_folder_of_make_lab_is_ignored_and_the_tracked_notebooks_are_not_opened():
+    [command] = re.findall(r"^\t.*mlx_grpo_kit lab(.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert command == " $(ARGS)"
+    assert f"/{LAB_FOLDER}/" in (ROOT / ".gitignore").read_text().splitlines()
 
 
 class TestLock:

@@ -148,7 +148,7 @@ def _pretrain(options: argparse.Namespace) -> int:
 def _lab(options: argparse.Namespace) -> int:
     from mlx_grpo_kit.cli.lab import lab
 
-    return lab(Path(options.folder), options.no_browser)
+    return lab(Path(options.folder), options.no_browser, options.fresh)
 
 
 def _doctor(options: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ from mlx_grpo_kit.grpo.recipe import MAX_STEPS, TINY_NAME
 from mlx_grpo_kit.runs.record import KEEP
 
 SAVE_EVERY, EVAL_EVERY, EVAL_PROBLEMS = 50, 50, 256
-LAB_FOLDER = "grpo_course"
+LAB_FOLDER = "my_course"
 
 # Help for options of several commands.
 MODEL = "a Hugging Face folder of a Qwen3, or one of the kit's: tiny (default), tiny-chat, tiny-tools, tiny-steps"
@@ -237,11 +237,14 @@ def _add_lab(commands: Any) -> None:
     parser = commands.add_parser(
         "lab",
         help="copy the course to a folder and open it in JupyterLab",
-        usage="mlx_grpo_kit lab [FOLDER] [--no-browser]",
+        usage="mlx_grpo_kit lab [FOLDER] [--no-browser] [--fresh]",
         description="Copy the notebooks of the course to a folder, check this machine, and open JupyterLab. Notebooks "
-        "that you have changed are not replaced; delete one to get a fresh copy the next time.",
-        epilog="examples:\n  python -m mlx_grpo_kit lab\n  python -m mlx_grpo_kit lab my_course --no-browser\n",
+        "that you have changed are not replaced. After an update the command names those that were made for another "
+        "version of the kit.",
+        epilog="examples:\n  python -m mlx_grpo_kit lab\n  python -m mlx_grpo_kit lab grpo --no-browser\n",
     )
     parser.add_argument("folder", nargs="?", default=LAB_FOLDER, metavar="FOLDER", help=f"default {LAB_FOLDER}")
     words = "print the address instead of opening a browser"
     parser.add_argument("--no-browser", action="store_true", help=words)
+    words = "move notebooks of another version that you have changed to FOLDER/earlier, and copy the current ones"
+    parser.add_argument("--fresh", action="store_true", help=words)

@@ -2,6 +2,7 @@
 
 from mlx_grpo_kit.files.atomic import (
     clear_leftovers,
+    free_name,
     is_scratch,
     locked,
     naming,
@@ -27,6 +28,7 @@ __all__ = [
     "check_saved",
     "clear_leftovers",
     "foreign",
+    "free_name",
     "is_scratch",
     "locked",
     "naming",

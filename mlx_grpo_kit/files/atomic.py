@@ -150,6 +150,12 @@ def write_file(file: Path, content: bytes) -> None:
         _flush(file.parent)
 
 
+def free_name(folder: Path, stem: str, suffix: str = "") -> Path:
+    """The first name in `folder` that nothing has: stem + suffix, then stem2 + suffix, stem3 + suffix, ..."""
+    names = (folder / f"{stem}{number}{suffix}" for number in ("", *range(2, 1000)))
+    return next(name for name in names if not os.path.lexists(name))
+
+
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
     """Add the name of the file to an OSError without one, such as that of a full disk.

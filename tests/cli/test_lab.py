@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from mlx_grpo_kit import __version__
 from mlx_grpo_kit.cli import doctor, lab, main
 from mlx_grpo_kit.cli.parser import LAB_FOLDER
 from mlx_grpo_kit.files import MANIFEST, read_manifest
@@ -53,11 +54,11 @@ def test_a_checkout_has_one_copy_of_the_notebooks():
 
 def test_the_course_is_copied_and_a_second_time_changes_nothing(course, tmp_path):
     folder = tmp_path / "a" / "course"
-    assert lab.copy_course(folder) == []
+    assert lab.copy_course(folder) == lab.Copied(written=sorted(contents(course)))
     assert contents(folder) == contents(course)
     assert set(read_manifest(folder)) == set(contents(course))
     before = {path: path.stat().st_mtime_ns for path in folder.glob("*.ipynb")}
-    assert lab.copy_course(folder) == []
+    assert lab.copy_course(folder) == lab.Copied()
     assert {path: path.stat().st_mtime_ns for path in folder.glob("*.ipynb")} == before
 
 
@@ -66,17 +67,18 @@ def test_a_changed_notebook_stays_and_an_unchanged_one_is_brought_up_to_date(cou
     lab.copy_course(folder)
     (folder / lab.FIRST).write_text("my answers")
     (folder / "mine.ipynb").write_text("mine")
+    assert lab.copy_course(folder) == lab.Copied()  # changed, but of this edition
     for path in course.iterdir():
         path.write_text("second edition")
-    for _ in range(2):
-        assert lab.copy_course(folder) == [lab.FIRST]
+    for written in ["01_derivatives.ipynb"], []:
+        assert lab.copy_course(folder) == lab.Copied(written, outdated={lab.FIRST: __version__})
         assert contents(folder) == {
             lab.FIRST: "my answers",
             "01_derivatives.ipynb": "second edition",
             "mine.ipynb": "mine",
         }
     (folder / lab.FIRST).unlink()  # the way to a fresh copy
-    assert lab.copy_course(folder) == []
+    assert lab.copy_course(folder) == lab.Copied([lab.FIRST])
     assert contents(folder)[lab.FIRST] == "second edition"
 
 
@@ -84,9 +86,89 @@ def test_a_notebook_that_was_there_before_stays(course, tmp_path):
     folder = tmp_path / "course"
     folder.mkdir()
     (folder / lab.FIRST).write_text("somebody's own")
-    assert lab.copy_course(folder) == [lab.FIRST]
-    assert lab.copy_course(folder) == [lab.FIRST]
+    for _ in range(2):
+        assert lab.copy_course(folder).outdated == {lab.FIRST: "an earlier version"}
     assert contents(folder)[lab.FIRST] == "somebody's own"
+
+
+def test_fresh_moves_changed_notebooks_aside_and_loses_none(course, tmp_path):
+    folder = tmp_path / "course"
+    for edition in ("first", "second", "third"):
+        for path in course.iterdir():
+            path.write_text(f"{edition} edition")
+        moved = [] if edition == "first" else [lab.FIRST]
+        assert lab.copy_course(folder, fresh=True) == lab.Copied(sorted(contents(course)), moved)
+        assert contents(folder) == contents(course)
+        (folder / lab.FIRST).write_text(f"mine of the {edition} edition")
+    kept = contents(folder / lab.EARLIER)
+    assert sorted(kept.values()) == ["mine of the first edition", "mine of the second edition"]
+    assert sorted(kept) == ["00_start_here.ipynb", "00_start_here2.ipynb"]
+    assert lab.copy_course(folder, fresh=True) == lab.Copied()  # of this edition: the reader's work stays in its place
+
+
+def as_notebook(*sources, output="", **metadata):
+    cells = [
+        {"cell_type": "code", "source": source.splitlines(keepends=True), "metadata": {}, "outputs": [output]}
+        for source in sources
+    ]
+    return json.dumps({"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5})
+
+
+RUN = as_notebook("from kit import old\nold()", "", output="of my run", language_info={"version": "3.12.1"})
+CHANGED = as_notebook("from kit import old\nold(2)", output="of my run")
+
+
+@pytest.mark.parametrize(
+    ("reader", "update", "stays", "moves"),
+    [
+        (RUN, as_notebook("from kit import moved\nmoved()"), False, True),
+        (RUN, as_notebook("from kit import old\nold()", output="stored again"), True, False),
+        (CHANGED, as_notebook("from kit import moved\nmoved()"), True, False),
+        (CHANGED, as_notebook("from kit import old\nold()", output="stored again"), True, False),
+        (as_notebook("from kit import moved\nmoved()"), as_notebook("from kit import moved\nmoved()"), True, False),
+        ("[1, 2", as_notebook("from kit import moved"), True, False),
+        ('{"cells": 3}', as_notebook("from kit import moved"), True, False),
+    ],
+)
+def test_a_notebook_that_was_only_run_is_not_a_changed_one(course, tmp_path, reader, update, stays, moves):
+    """A notebook counts as changed by its cells, because Run All and even opening it change the file."""
+    folder = tmp_path / "course"
+    (course / lab.FIRST).write_text(as_notebook("from kit import old\nold()", output="stored"))
+    lab.copy_course(folder)
+    (folder / lab.FIRST).write_text(reader)
+    (course / lab.FIRST).write_text(update)
+    done = lab.copy_course(folder)
+    assert contents(folder)[lab.FIRST] == (reader if stays else update)
+    assert done.moved == ([lab.FIRST] if moves else [])
+    assert contents(folder / lab.EARLIER) == ({lab.FIRST: reader} if moves else {})
+    same_cells = json.loads(update)["cells"][0]["source"] == ["from kit import old\n", "old()"] or reader == update
+    assert done.outdated == ({lab.FIRST: __version__} if stays and not same_cells else {})
+
+
+def test_a_notebook_that_left_the_course_moves_aside_unless_a_reader_changed_it(course, tmp_path):
+    folder = tmp_path / "course"
+    (course / "02_old_name.ipynb").write_text("second chapter")
+    lab.copy_course(folder)
+    (folder / lab.FIRST).write_text("my answers")
+    for name in (lab.FIRST, "02_old_name.ipynb"):
+        (course / name).unlink()
+    assert lab.copy_course(folder) == lab.Copied(moved=["02_old_name.ipynb"], outdated={lab.FIRST: __version__})
+    assert contents(folder / lab.EARLIER) == {"02_old_name.ipynb": "second chapter"}
+    assert contents(folder)[lab.FIRST] == "my answers"
+
+
+def test_the_record_of_an_earlier_kit_without_editions_is_understood(course, tmp_path):
+    folder = tmp_path / "course"
+    lab.copy_course(folder)
+    for editions in ({}, {"editions": []}, {"editions": {lab.FIRST: 3}}):
+        (folder / MANIFEST).write_text(json.dumps({"files": read_manifest(folder), **editions}))
+        (folder / lab.FIRST).write_text("my answers")
+        assert lab.copy_course(folder) == lab.Copied()
+        (folder / MANIFEST).write_text(json.dumps({"files": read_manifest(folder), **editions}))
+        (course / lab.FIRST).write_text(f"the edition after {editions}")
+        assert lab.copy_course(folder).outdated == {lab.FIRST: "an earlier version"}
+        (folder / lab.FIRST).unlink()
+        lab.copy_course(folder)
 
 
 def test_a_folder_of_a_model_is_refused_and_stays(course, tmp_path, capsys):
@@ -135,11 +217,27 @@ def test_without_a_display_no_browser_is_opened(course, started, tmp_path, monke
     assert "open the address below in a browser" in capsys.readouterr().out
 
 
-def test_kept_notebooks_are_named(course, started, tmp_path, capsys):
-    lab.copy_course(tmp_path / "course")
-    (tmp_path / "course" / lab.FIRST).write_text("mine")
-    main(["lab", str(tmp_path / "course")])
-    assert f"These notebooks have your changes and were not replaced: {lab.FIRST}." in capsys.readouterr().err
+def test_the_terminal_says_what_was_done_to_each_notebook(course, started, tmp_path, capsys, monkeypatch):
+    folder = tmp_path / "course"
+    main(["lab", str(folder)])
+    assert (
+        f"Your copy of the course is in {folder}.\nCopied from version {__version__}: 00_st" in capsys.readouterr().out
+    )
+    (folder / lab.FIRST).write_text("mine")
+    main(["lab", str(folder)])
+    assert "Copied" not in capsys.readouterr().out
+    for path in course.iterdir():
+        path.write_text("second edition")
+    monkeypatch.setattr(lab, "__version__", "9.9")
+    main(["lab", str(folder)])
+    said = capsys.readouterr()
+    assert "Copied from version 9.9: 01_derivatives.ipynb." in said.out
+    assert f"another version of the kit than 9.9: {lab.FIRST} ({__version__})." in said.err
+    assert f"lab {folder} --fresh" in said.err
+    main(["lab", str(folder), "--fresh"])
+    said = capsys.readouterr()
+    assert f"Moved to {folder / 'earlier'}, because this version has another edition: {lab.FIRST}." in said.out
+    assert said.err == ""
 
 
 def test_jupyterlab_does_not_start_on_a_machine_that_is_broken(course, started, tmp_path, monkeypatch):

@@ -143,7 +143,7 @@ def test_a_command_of_another_program_is_one_we_know(page, command):
     elif "-m" in words and words[words.index("-m") + 1] != "pip":
         assert (ROOT / (words[words.index("-m") + 1].replace(".", "/") + ".py")).is_file()
     else:
-        assert words[0] in ("hf", "conda") or words[1:4] == ["-m", "pip", "install"], command
+        assert words[0] in ("hf", "conda", "git", "cp") or words[1:4] == ["-m", "pip", "install"], command
     extras = re.findall(r"\.\[(\w+)\]", command)
     assert all(f"\n{extra} = [" in (ROOT / "pyproject.toml").read_text() for extra in extras)
 
