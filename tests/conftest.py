@@ -132,6 +132,26 @@ def make_qwen3(tmp_path_factory):
     return make
 
 
+@pytest.fixture(scope="session")
+def decay_groups():
+    """A function from a torch model to its trained parameters, grouped for weight decay as transformers' trainer does.
+
+    Norms and biases do not decay. TRL's trainers inherit this.
+    """
+
+    def groups_of(model):
+        from transformers import Trainer
+
+        decaying = Trainer.get_decay_parameter_names(None, model)
+        groups = [{"params": []}, {"params": [], "weight_decay": 0.0}]
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                groups[name not in decaying]["params"].append(parameter)
+        return groups
+
+    return groups_of
+
+
 @pytest.fixture
 def outputs_of(monkeypatch):
     """A function from an object that displays itself to the mimebundles of its outputs, without a notebook."""

@@ -22,7 +22,7 @@ import numpy as np
 from mlx_grpo_kit import backends
 from mlx_grpo_kit.backends.arrays import array_of, framework_of
 from mlx_grpo_kit.backends.base import Backend
-from mlx_grpo_kit.qwen3 import Qwen3Config, qwen3_forward
+from mlx_grpo_kit.qwen3 import Qwen3Config, decays, qwen3_forward
 from mlx_grpo_kit.runtime import mx
 
 NAMES = {
@@ -78,6 +78,7 @@ def make_backend(
         config: the configuration of the model.
         params: MLX or NumPy arrays by their names in the kit.
         loss_fn: a loss of logits at every position, such as `grpo_loss_fn`.
+        weight_decay: the decay of matrices. Norms and biases do not decay (`mlx_grpo_kit.qwen3.decays`).
 
     Raises:
         KeyError: the name is unknown.
@@ -86,20 +87,20 @@ def make_backend(
     numbers = {name: np.array(value) for name, value in params.items()}
     backend = partial(getattr(backends, NAMES[name]), loss_fn=loss_fn, checkpoint_dir=checkpoint_dir)
     if name == "MLX":
-        import mlx.optimizers
+        from mlx_grpo_kit.backends.mlx_backend import AdamW
 
         def apply_fn(params: dict[str, mx.array], input_ids: mx.array, attention_mask: mx.array) -> mx.array:
             return qwen3_forward(config, params, input_ids, attention_mask=attention_mask)
 
         arrays = {name: mx.array(value) for name, value in numbers.items()}
-        optimizer = mlx.optimizers.AdamW(learning_rate, weight_decay=weight_decay, bias_correction=True)
+        optimizer = AdamW(learning_rate, weight_decay=weight_decay, bias_correction=True)
         return backend(apply_fn=apply_fn, params=arrays, optimizer=optimizer)
     if name == "JAX":
         import optax
 
         from mlx_grpo_kit.grpo.learners import jax_qwen3
 
-        optimizer = optax.adamw(learning_rate, weight_decay=weight_decay)
+        optimizer = optax.adamw(learning_rate, weight_decay=weight_decay, mask=_decaying)
         apply_fn = partial(jax_qwen3.qwen3_forward, config)
         return backend(apply_fn=apply_fn, params=numbers, optimizer=optimizer, learning_rate=learning_rate)
 
@@ -109,19 +110,30 @@ def make_backend(
     if name == "PyTorch":
         import torch
 
-        optimizer = torch.optim.AdamW(model.parameters(), learning_rate, weight_decay=weight_decay)
+        groups = [{"params": [], "weight_decay": decay} for decay in (0.0, weight_decay)]
+        for name, parameter in model.named_parameters():
+            groups[decays(name)]["params"].append(parameter)
+        optimizer = torch.optim.AdamW(groups, learning_rate)
         return backend(model=model, optimizer=optimizer)
     if name == "torch.func":
         import torchopt
+        from torchopt.transform import add_decayed_weights, scale, scale_by_adam
 
-        optimizer = torchopt.adamw(learning_rate, weight_decay=weight_decay)
+        # torchopt.adamw would give the mask a list of tensors without their names.
+        decay = add_decayed_weights(weight_decay, mask=_decaying)
+        optimizer = torchopt.chain(scale_by_adam(), decay, scale(-learning_rate))
         return backends.TorchFuncTrainingBackend.from_model(
             model, optimizer, loss_fn, checkpoint_dir, learning_rate=learning_rate
         )
     import optax
 
-    optimizer = optax.adamw(learning_rate, weight_decay=weight_decay)
+    optimizer = optax.adamw(learning_rate, weight_decay=weight_decay, mask=_decaying)
     return backend(model=model, optimizer=optimizer, learning_rate=learning_rate)
+
+
+def _decaying(params: Mapping[str, Any]) -> dict[str, bool]:
+    """The mask of optimizers of optax and torchopt: True for each parameter that decays."""
+    return {name: decays(name) for name in params}
 
 
 def as_batch(backend: Backend, batch: Mapping[str, Any]) -> dict[str, Any]:

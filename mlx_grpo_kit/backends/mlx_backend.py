@@ -18,6 +18,7 @@ from mlx.utils import tree_flatten, tree_map_with_path
 from mlx_grpo_kit.autograd.gradients import check_parameters
 from mlx_grpo_kit.backends.base import Backend, check_max_grad_norm, logits_of
 from mlx_grpo_kit.backends.incoming import fitting
+from mlx_grpo_kit.qwen3.params import decays
 from mlx_grpo_kit.qwen3.weight_files import load_arrays, save_arrays
 from mlx_grpo_kit.runtime.fork import refuse_after_fork
 
@@ -157,6 +158,18 @@ class MLXTrainingBackend(Backend):
     @staticmethod
     def _end_thread() -> None:
         mx.clear_streams()  # MLX's streams of this thread: their cleanup would race with the interpreter's end
+
+
+class AdamW(optim.AdamW):
+    """AdamW of mlx.optimizers for parameters by name, of which norms and biases do not decay (`qwen3.decays`)."""
+
+    def apply_gradients(self, gradients: dict[str, mx.array], parameters: dict[str, mx.array]) -> dict[str, mx.array]:
+        """Return the parameters after a step. `init` must have been called, as `MLXTrainingBackend` does."""
+        decaying = {name: gradient for name, gradient in gradients.items() if decays(name)}
+        updated = super().apply_gradients(decaying, parameters)
+        for name in gradients.keys() - decaying.keys():  # Adam's step is AdamW's without the decay
+            updated[name] = optim.Adam.apply_single(self, gradients[name], parameters[name], self.state[name])
+        return {name: updated[name] for name in gradients}
 
 
 def _set_random_state(key: mx.array) -> None:

@@ -33,7 +33,7 @@ class GRPOConfig:
         lr_scheduler_type: "linear" and "cosine" fall to 0 at `max_steps` of `train`, so a longer run continues at a
             higher rate; "constant" (the kit's default; TRL: linear) and "constant_with_warmup" do not fall.
         warmup_steps: the number of steps in which the learning rate rises to its full value.
-        weight_decay: the optimizer's.
+        weight_decay: the optimizer's. As in TRL and transformers, norms and biases do not decay.
         optim: "adamw", or "adafactor", which stores next to nothing per parameter and so saves 8 of 16 bytes per
             parameter. It makes different updates from AdamW.
         backend: the learner, which computes gradients: "mlx", "torch" or "jax". All give the same gradient except for

@@ -15,12 +15,15 @@ from mlx_grpo_kit.runtime import mx  # isort: skip  first: it loads the fast BLA
 import mlx.optimizers as optim
 
 from mlx_grpo_kit.grpo.schedule import LARGEST_RATE
+from mlx_grpo_kit.qwen3.params import decays
 
 if TYPE_CHECKING:
     from mlx_grpo_kit.grpo.config import GRPOConfig
     from mlx_grpo_kit.grpo.policy import Policy
 
 GROUP_BYTES = 64 * 2**20
+
+Scalars = dict[bool, list[mx.array]]
 
 
 class TrainingDivergedError(RuntimeError):
@@ -102,22 +105,27 @@ class Optimizer:
 
         Args:
             params, grads: float32, under the same names as in the constructor.
+            weight_decay: the decay of matrices. Norms and biases do not decay (`decays`).
             scale: the factor for the gradients.
         """
         step = self.state["step"].item() + 1
-        scalars = [mx.array(value) for value in (*self.scalars(step, learning_rate, weight_decay), scale)]
+        scalars = {  # by whether a parameter decays
+            decaying: [mx.array(value) for value in (*self.scalars(step, learning_rate, decay), scale)]
+            for decaying, decay in ((True, weight_decay), (False, 0.0))
+        }
         for group in self._groups:
             self._update_group(group, params, grads, scalars)
         self.state["step"], self.state["learning_rate"] = mx.array(step, mx.uint64), mx.array(learning_rate)
         mx.eval(self.state["step"], self.state["learning_rate"])
 
     def _update_group(
-        self, group: list[str], params: dict[str, mx.array], grads: dict[str, mx.array], scalars: list[mx.array]
+        self, group: list[str], params: dict[str, mx.array], grads: dict[str, mx.array], scalars: Scalars
     ) -> None:
         for name in group:
             moments = sorted(self.state[name].items())  # a file may hold them in any order
             values = [value for _, value in moments]
-            params[name], *values = self.one_step(params[name], grads.pop(name), *values, *scalars)
+            own = scalars[decays(name)]
+            params[name], *values = self.one_step(params[name], grads.pop(name), *values, *own)
             self.state[name] = {part: value for (part, _), value in zip(moments, values, strict=True)}
         del moments, values
         mx.eval([params[name] for name in group], [self.state[name] for name in group])
@@ -221,17 +229,18 @@ class AdamW(Optimizer):
         return adamw.apply_single(grad * scale, param, moments), moments["m"], moments["v"]
 
     def _update_group(
-        self, group: list[str], params: dict[str, mx.array], grads: dict[str, mx.array], scalars: list[mx.array]
+        self, group: list[str], params: dict[str, mx.array], grads: dict[str, mx.array], scalars: Scalars
     ) -> None:
         blocks = [*_blocks(params[group[0]])]
         if len(blocks) == 1:
             return super()._update_group(group, params, grads, scalars)
         [name] = group
+        own = scalars[decays(name)]
         moments = self.state.pop(name)
         grad, buffers = grads.pop(name), [params.pop(name), moments["m"], moments["v"]]
         del moments
         for rows in blocks:
-            parts = self.one_step(buffers[0][rows], grad[rows], buffers[1][rows], buffers[2][rows], *scalars)
+            parts = self.one_step(buffers[0][rows], grad[rows], buffers[1][rows], buffers[2][rows], *own)
             mx.eval(parts)
             start = mx.array([rows.start])
             # This updates the buffer in place, or a copy of it if something else references it.

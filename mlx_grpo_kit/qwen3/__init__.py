@@ -8,6 +8,7 @@ from mlx_grpo_kit.qwen3.forward import output_logits, qwen3_forward, qwen3_hidde
 from mlx_grpo_kit.qwen3.lora import adapt, dequantize, init_lora, merge
 from mlx_grpo_kit.qwen3.params import (
     count_total_parameters,
+    decays,
     init_params,
     map_params_to_dict,
     param_names,
@@ -25,6 +26,7 @@ __all__ = [
     "YarnScaling",
     "adapt",
     "count_total_parameters",
+    "decays",
     "dequantize",
     "init_lora",
     "init_params",

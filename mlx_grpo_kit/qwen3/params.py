@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
@@ -43,6 +44,15 @@ def param_shapes(config: Qwen3Config) -> dict[str, tuple[int, ...]]:
 def param_names(config: Qwen3Config) -> list[str]:
     """Every parameter's name, in the order of the forward pass."""
     return list(param_shapes(config))
+
+
+def decays(name: str) -> bool:
+    """True if weight decay acts on a parameter of this name: not on norms and biases, as in transformers and TRL.
+
+    The patterns are those of `transformers.Trainer.get_decay_parameter_names`. The kit's names, those of published
+    folders and those of PEFT's adapters give the same answer; both matrices of an adapter decay.
+    """
+    return re.search(r"bias|layernorm|rmsnorm|(^|\.)norm($|\.)|_norm($|\.)", name.lower()) is None
 
 
 def count_total_parameters(config: Qwen3Config) -> int:

@@ -68,12 +68,12 @@ def model(make_qwen3):
 
 
 @pytest.fixture(scope="module")
-def truth(model):
+def truth(model, decay_groups):
     """(losses, gradients of the first step, weights after the last) of a plain loop."""
     reference = model[0]
     initial = {name: tensor.clone() for name, tensor in reference.state_dict().items()}
     named = {kit_name(name): parameter for name, parameter in reference.named_parameters()}
-    optimizer = torch.optim.AdamW(named.values(), lr=RATE, weight_decay=DECAY)
+    optimizer = torch.optim.AdamW(decay_groups(reference), lr=RATE, weight_decay=DECAY)
     losses, first = [], None
     for step in range(STEPS):
         optimizer.zero_grad()

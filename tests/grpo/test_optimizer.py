@@ -11,7 +11,7 @@ from mlx_grpo_kit.grpo.optimizer import Adafactor, AdamW, Gradient
 from mlx_grpo_kit.grpo.schedule import LARGEST_RATE
 from mlx_grpo_kit.runtime import mx
 
-SHAPES = {"a": (30, 20), "b": (20,), "c": (7, 5, 3), "d": (100, 4)}
+SHAPES = {"a": (30, 20), "b.q_norm.weight": (20,), "c": (7, 5, 3), "d": (100, 4)}
 
 
 def random_arrays(seed, size=1.0) -> dict[str, np.ndarray]:
@@ -36,7 +36,9 @@ def updated(kind=AdamW, learning_rate=3e-3, weight_decay=0.1):
 def theirs_updated(make):
     """What an optimizer of torch's makes of it: (parameters, the optimizer)."""
     theirs = {name: torch.nn.Parameter(torch.tensor(value)) for name, value in random_arrays(0).items()}
-    optimizer = make(theirs.values(), lr=3e-3, weight_decay=0.1)
+    norm = theirs["b.q_norm.weight"]
+    others = [value for value in theirs.values() if value is not norm]
+    optimizer = make([{"params": others}, {"params": [norm], "weight_decay": 0.0}], lr=3e-3, weight_decay=0.1)
     for seed, size in enumerate(SIZES):
         grads = random_arrays(seed, size)
         for name, value in theirs.items():

@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoConfig, AutoModelForCausalLM, Qwen3ForCausalLM, Trainer
 from transformers import Qwen3Config as HFConfig
-from transformers import Qwen3ForCausalLM
 
 from mlx_grpo_kit.qwen3 import (
     Qwen3Config,
     count_total_parameters,
+    decays,
     init_params,
     map_params_to_dict,
     param_names,
@@ -40,6 +42,21 @@ def test_names_of_the_kit():
     assert "layers.2.self_attn.q_norm.weight" in names
     assert len(names) == len(set(names)) == 1 + 11 * 3 + 2
     assert param_names(TIED) == names[:-1]
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3", "llama", "adapters"])
+def test_the_parameters_that_decay_are_transformers(kind):
+    name = "qwen3" if kind == "adapters" else kind
+    settings = {key: value for key, value in SIZES.items() if key != "head_dim"}
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(name, **settings))
+    if kind == "adapters":
+        model = get_peft_model(model, LoraConfig(r=2, target_modules="all-linear"))
+        assert decays("layers.0.self_attn.q_proj.lora_a")
+    names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    expected = set(Trainer.get_decay_parameter_names(None, model)) & set(names)
+    assert {name for name in names if decays(name)} == expected
+    assert {name for name in names if decays(kit_name(name))} == expected
 
 
 def test_random_parameters():
