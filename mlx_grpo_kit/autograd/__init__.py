@@ -1,6 +1,6 @@
 """Gradients of MLX programs over named parameters: first and second order, custom rules, and safe compilation."""
 
-from mlx_grpo_kit.autograd.compiled import CapturedArrayError, compile_value_and_grad, compiled
+from mlx_grpo_kit.autograd.compile import CapturedArrayError, compile_value_and_grad, compiled
 from mlx_grpo_kit.autograd.curvature import hessian, hvp
 from mlx_grpo_kit.autograd.custom import check_vjp
 from mlx_grpo_kit.autograd.gradients import GradientError, LossFunction, value_and_grad
