@@ -21,34 +21,27 @@ operation after the other, and the promise of a result. `base.py` and `checkpoin
 Each name is loaded on first use, so you do not need frameworks that you do not use.
 """
 
+from typing import TYPE_CHECKING
+
 from mlx_grpo_kit.runtime.lazy import lazy_names
 
-_HOMES = {
-    "TrainingBackend": "protocol",
-    "TrainFuture": "future",
-    "TrainingError": "future",
-    "newest_checkpoint": "checkpoints",
-    "read_metadata": "checkpoints",
-    "MLXTrainingBackend": "mlx_backend",
-    "PyTorchTrainingBackend": "pytorch_backend",
-    "DistributedPyTorchTrainingBackend": "torch_distributed",
-    "TorchFuncTrainingBackend": "torch_func_backend",
-    "JAXTrainingBackend": "jax_backend",
-    "TorchaxTrainingBackend": "torchax_backend",
-    "sync_weights_to_engines": "engines",
-    "Engine": "engines",
-    "EngineError": "engines",
-    "WeightSyncError": "engines",
-    "MLXEngine": "engines",
-    "ProcessEngine": "process_engine",
-    "train_async": "async_grpo",
-    "load_hugging_face": "hugging_face",
-    "save_hugging_face": "hugging_face",
-}
+if TYPE_CHECKING:
+    from mlx_grpo_kit.backends.async_grpo import train_async
+    from mlx_grpo_kit.backends.checkpoints import newest_checkpoint, read_metadata
+    from mlx_grpo_kit.backends.engines import Engine, EngineError, MLXEngine, WeightSyncError, sync_weights_to_engines
+    from mlx_grpo_kit.backends.future import TrainFuture, TrainingError
+    from mlx_grpo_kit.backends.hugging_face import load_hugging_face, save_hugging_face
+    from mlx_grpo_kit.backends.jax_backend import JAXTrainingBackend
+    from mlx_grpo_kit.backends.mlx_backend import MLXTrainingBackend
+    from mlx_grpo_kit.backends.process_engine import ProcessEngine
+    from mlx_grpo_kit.backends.protocol import TrainingBackend
+    from mlx_grpo_kit.backends.pytorch_backend import PyTorchTrainingBackend
+    from mlx_grpo_kit.backends.torch_distributed import DistributedPyTorchTrainingBackend
+    from mlx_grpo_kit.backends.torch_func_backend import TorchFuncTrainingBackend
+    from mlx_grpo_kit.backends.torchax_backend import TorchaxTrainingBackend
+
+__getattr__, __dir__, _names = lazy_names(__name__)
 
 # A star import leaves out packages that may be missing, and torchax, whose import makes torch.compile fail.
-_OPTIONAL = ("TorchFuncTrainingBackend", "JAXTrainingBackend", "TorchaxTrainingBackend")
-__all__ = [name for name in _HOMES if name not in _OPTIONAL]
-
-
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+_OPTIONAL = {"TorchFuncTrainingBackend", "JAXTrainingBackend", "TorchaxTrainingBackend"}
+__all__ = [name for name in _names if name not in _OPTIONAL]

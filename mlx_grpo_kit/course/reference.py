@@ -106,16 +106,10 @@ def write_reference(folder: Path) -> list[str]:
 
 def public(module) -> Iterator:
     """Yield the public objects of a module: those of `__all__`, or all documented ones if there is none."""
-    if "_HOMES" in module.members:  # loaded on first use
-        for name, home in ast.literal_eval(str(module.members["_HOMES"].value)).items():
-            path = home.removeprefix(f"{PACKAGE.name}.") if "." in home else f"{module.name}.{home}"
-            found = module.package[f"{path}.{name}"]
-            yield found.final_target if found.is_alias else found
-        return
     names = {str(name) for name in module.exports or ()}
     for name, member in module.members.items():
-        if member.is_alias:  # for the package tensor, everything that it imports from its own files
-            is_public = module.is_init_module and member.target_path.startswith(module.path)
+        if member.is_alias:  # what a package imports on first use, or from its own files
+            is_public = module.is_init_module and (not member.runtime or member.target_path.startswith(module.path))
         else:
             is_public = member.has_docstring and not member.is_module
         if name in names or (not names and is_public and not name.startswith("_")):

@@ -1,4 +1,3 @@
-# ruff: noqa: F401
 """Group relative policy optimization: rewards become advantages, advantages give a loss, and the loss gives gradients.
 
 Each name is loaded on first use, so settings, habits and recipes do not load MLX.
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mlx_grpo_kit.runtime.lazy import lazy_names
 
-if TYPE_CHECKING:  # for editors
+if TYPE_CHECKING:
     from mlx_grpo_kit.grpo.advantages import GroupAdvantages, compute_advantages
     from mlx_grpo_kit.grpo.batch import Batch, Completion, Completions, Scores
     from mlx_grpo_kit.grpo.config import GRPOConfig
@@ -30,49 +29,4 @@ if TYPE_CHECKING:  # for editors
     from mlx_grpo_kit.grpo.variants import VARIANTS, Variant, variants_table
     from mlx_grpo_kit.runs.diagnosis import diagnose
 
-_HOMES = {
-    "GroupAdvantages": "advantages",
-    "compute_advantages": "advantages",
-    "Batch": "batch",
-    "Completion": "batch",
-    "Completions": "batch",
-    "Scores": "batch",
-    "GRPOConfig": "config",
-    "compute_loss_and_gradients": "gradients",
-    "Learner": "learners",
-    "MLXAtOnce": "learners",
-    "MLXByLayer": "learners",
-    "per_token_logps": "logps",
-    "compute_grpo_loss": "loss",
-    "grpo_loss_and_metrics": "loss",
-    "token_weights": "loss",
-    "GRPOLossConfig": "loss_config",
-    "grpo_loss_fn": "loss_of_logits",
-    "estimate_memory": "memory",
-    "LOSS_TYPES": "objectives",
-    "LossType": "objectives",
-    "TokenBatch": "objectives",
-    "Gradient": "optimizer",
-    "PolicyOptimizer": "optimizer",
-    "TrainingDivergedError": "optimizer",
-    "Policy": "policy",
-    "RewardError": "rewards",
-    "TaskRewards": "rewards",
-    "compute_rewards": "rewards",
-    "PolicySampler": "sampler",
-    "Snapshot": "state",
-    "TrainStep": "state",
-    "Parts": "step",
-    "draw_batch": "step",
-    "grpo_step": "step",
-    "learn_from": "step",
-    "GRPOTrainer": "trainer",
-    "VARIANTS": "variants",
-    "Variant": "variants",
-    "variants_table": "variants",
-    "diagnose": "mlx_grpo_kit.runs.diagnosis",
-}
-
-__all__ = sorted(_HOMES)
-
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -24,42 +24,23 @@ In the terminal, use this class with `--task my_tasks.py:Doubling`, and the rows
 or `parse_expression`, which are bounded, and never with `eval`.
 """
 
-from mlx_grpo_kit.tasks.addition import Addition
-from mlx_grpo_kit.tasks.answers import as_number, final_answer
-from mlx_grpo_kit.tasks.calculator import Calculator
-from mlx_grpo_kit.tasks.catalogue import get_task, validate_task
-from mlx_grpo_kit.tasks.countdown import Countdown
-from mlx_grpo_kit.tasks.guess import GuessTheNumber
-from mlx_grpo_kit.tasks.json_schema import ToolError, get_json_schema
-from mlx_grpo_kit.tasks.long_sum import LongSum
-from mlx_grpo_kit.tasks.parsing import Expression, ExpressionError, ascii_int, parse_expression
-from mlx_grpo_kit.tasks.rows import RowsTask
-from mlx_grpo_kit.tasks.split import split_by_hash
-from mlx_grpo_kit.tasks.task import Problem, RewardFunc, Task, TaskError
-from mlx_grpo_kit.tasks.tool_calls import ToolCall, parse_tool_calls
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Addition",
-    "Calculator",
-    "Countdown",
-    "Expression",
-    "ExpressionError",
-    "GuessTheNumber",
-    "LongSum",
-    "Problem",
-    "RewardFunc",
-    "RowsTask",
-    "Task",
-    "TaskError",
-    "ToolCall",
-    "ToolError",
-    "as_number",
-    "ascii_int",
-    "final_answer",
-    "get_json_schema",
-    "get_task",
-    "parse_expression",
-    "parse_tool_calls",
-    "split_by_hash",
-    "validate_task",
-]
+from mlx_grpo_kit.runtime.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from mlx_grpo_kit.tasks.addition import Addition
+    from mlx_grpo_kit.tasks.answers import as_number, final_answer
+    from mlx_grpo_kit.tasks.calculator import Calculator
+    from mlx_grpo_kit.tasks.catalogue import get_task, validate_task
+    from mlx_grpo_kit.tasks.countdown import Countdown
+    from mlx_grpo_kit.tasks.guess import GuessTheNumber
+    from mlx_grpo_kit.tasks.json_schema import ToolError, get_json_schema
+    from mlx_grpo_kit.tasks.long_sum import LongSum
+    from mlx_grpo_kit.tasks.parsing import Expression, ExpressionError, ascii_int, parse_expression
+    from mlx_grpo_kit.tasks.rows import RowsTask
+    from mlx_grpo_kit.tasks.split import split_by_hash
+    from mlx_grpo_kit.tasks.task import Problem, RewardFunc, Task, TaskError
+    from mlx_grpo_kit.tasks.tool_calls import ToolCall, parse_tool_calls
+
+__getattr__, __dir__, __all__ = lazy_names(__name__)

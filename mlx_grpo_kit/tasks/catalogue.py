@@ -8,17 +8,18 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from mlx_grpo_kit.tasks.addition import Addition
-from mlx_grpo_kit.tasks.calculator import Calculator
-from mlx_grpo_kit.tasks.countdown import Countdown
-from mlx_grpo_kit.tasks.guess import GuessTheNumber
-from mlx_grpo_kit.tasks.long_sum import LongSum
-from mlx_grpo_kit.tasks.rows import RowsTask
 from mlx_grpo_kit.tasks.signatures import reward_name, takes_names
 from mlx_grpo_kit.tasks.task import Task, TaskError
 from mlx_grpo_kit.tasks.tools import environment_rewards
 
-TASKS = {task.name: task for task in (Addition, Countdown, Calculator, GuessTheNumber, LongSum)}
+TASKS = {
+    "addition": "mlx_grpo_kit.tasks.addition:Addition",
+    "countdown": "mlx_grpo_kit.tasks.countdown:Countdown",
+    "calculator": "mlx_grpo_kit.tasks.calculator:Calculator",
+    "guess": "mlx_grpo_kit.tasks.guess:GuessTheNumber",
+    "long-sum": "mlx_grpo_kit.tasks.long_sum:LongSum",
+}
+"""The kit's tasks by name. A class is imported when its task is used."""
 
 
 def get_task(name: str, **args: Any) -> Task:
@@ -33,15 +34,16 @@ def get_task(name: str, **args: Any) -> Task:
         ValueError: there is no such task, its file fails, or it does not take `args`.
         TypeError: the object that `module:Class` makes lacks a part of the protocol.
     """
-    module_name, colon, class_name = name.rpartition(":")
-    factory = {**TASKS, "rows": RowsTask.from_file}.get(name)
-    if factory is None and not colon:
+    _, colon, class_name = name.rpartition(":")
+    if not colon and name != "rows" and name not in TASKS:
         raise ValueError(
             f"Unknown task '{name}'. The kit has {', '.join(sorted(TASKS))}; name your own task module:Class or "
             "file.py:Class, and pass the rows of a file with --data."
         )
-    if factory is None:
-        factory = _import(name, module_name, class_name)
+    if name == "rows":
+        factory = import_module("mlx_grpo_kit.tasks.rows").RowsTask.from_file
+    else:
+        factory = _import(name, *TASKS.get(name, name).rsplit(":", 1))
     try:
         signature(factory).bind(**args)
     except TypeError as error:

@@ -1,14 +1,16 @@
 """Importing the backends loads no framework, and one that is not installed is named with the way to get it."""
 
 import ast
+import importlib
 import inspect
+import pkgutil
 import subprocess
 import sys
 
 import pytest
 
-import mlx_grpo_kit.backends as backends
-import mlx_grpo_kit.grpo as grpo
+from mlx_grpo_kit import autograd, backends, grpo, qwen3, tasks
+from mlx_grpo_kit.grpo import learners
 
 
 def test_importing_loads_nothing_and_a_name_only_its_own_framework():
@@ -26,19 +28,18 @@ print(sorted(frameworks & sys.modules.keys()))
     assert found.stdout.splitlines() == ["[]", "[]", "['torch']"]
 
 
-def test_every_name_is_there():
-    for name in backends._HOMES:
-        assert getattr(backends, name).__name__ == name
-    assert set(backends.__all__) <= set(dir(backends))
-    with pytest.raises(AttributeError, match="no attribute 'Missing'"):
-        _ = backends.Missing
-
-
-def test_an_editor_sees_the_names_of_grpo_and_where_each_is_loaded_from():
-    [block] = [node for node in ast.parse(inspect.getsource(grpo)).body if isinstance(node, ast.If)]
+@pytest.mark.parametrize("package", [autograd, backends, grpo, learners, qwen3, tasks], ids=lambda it: it.__name__)
+def test_every_name_that_an_editor_sees_is_there(package):
+    [block] = [node for node in ast.parse(inspect.getsource(package)).body if isinstance(node, ast.If)]
     seen = {each.name: line.module for line in block.body for each in line.names}
-    assert seen == {name: home if "." in home else f"mlx_grpo_kit.grpo.{home}" for name, home in grpo._HOMES.items()}
-    assert all(hasattr(grpo, name) for name in seen)
+    assert seen
+    for name, home in seen.items():
+        assert getattr(package, name) is getattr(importlib.import_module(home), name)
+    assert {*package.__all__, *seen} <= {*dir(package)}
+    modules = {module.name for module in pkgutil.iter_modules(package.__path__)}
+    assert not modules & seen.keys(), "importing this module would hide the name"
+    with pytest.raises(AttributeError, match="no attribute 'Missing'"):
+        _ = package.Missing
 
 
 @pytest.mark.parametrize("name", ["Engine", "EngineError", "WeightSyncError"])

@@ -9,7 +9,7 @@ from mlx_grpo_kit.assets import TINY
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
 from mlx_grpo_kit.instruments.dashboard import Dashboard
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer
-from mlx_grpo_kit.tasks.catalogue import TASKS
+from mlx_grpo_kit.tasks import Addition
 
 ARGS = dict(learning_rate=5e-4, lr_scheduler_type="linear", num_generations=4, per_device_train_batch_size=8)
 
@@ -19,7 +19,7 @@ def short(problems, completions):
 
 
 def train(steps):
-    trainer = GRPOTrainer(*load_pretrained(TINY), load_tokenizer(TINY), TASKS["addition"](), GRPOConfig(**ARGS))
+    trainer = GRPOTrainer(*load_pretrained(TINY), load_tokenizer(TINY), Addition(), GRPOConfig(**ARGS))
     return trainer, Dashboard(trainer, max_steps=steps, rewards={"short": short})
 
 

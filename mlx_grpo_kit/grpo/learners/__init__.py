@@ -7,6 +7,7 @@ as `learner=`. Where torch learns on a CPU, it samples too (`torch_decoder.py`).
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 from mlx_grpo_kit.generation.decoder import Decoder, MLXDecoder
 from mlx_grpo_kit.grpo.config import GRPOConfig
@@ -16,20 +17,18 @@ from mlx_grpo_kit.grpo.learners.mlx_by_layer import MLXByLayer
 from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.runtime.lazy import lazy_names
 
+if TYPE_CHECKING:
+    from mlx_grpo_kit.grpo.learners.jax_learner import JAXLearner
+    from mlx_grpo_kit.grpo.learners.torch_decoder import TorchDecoder
+    from mlx_grpo_kit.grpo.learners.torch_learner import TorchLearner
+    from mlx_grpo_kit.grpo.learners.torch_sharded import ShardedTorchLearner
+
 __all__ = ["Learner", "MLXAtOnce", "MLXByLayer", "decoder_class", "learner_class"]
 
 OTHERS = {"torch": "TorchLearner", "jax": "JAXLearner"}
 """The learner classes by GRPOConfig's `backend`. A framework loads when it is first used."""
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "TorchLearner": "torch_learner",
-        "TorchDecoder": "torch_decoder",
-        "ShardedTorchLearner": "torch_sharded",
-        "JAXLearner": "jax_learner",
-    },
-)
+__getattr__, __dir__, _ = lazy_names(__name__)
 
 
 def learner_class(args: GRPOConfig, dtype: mx.Dtype, sharded: bool = False) -> type[Learner]:

@@ -1,3 +1,3 @@
 """Chapter 24: from a blank file."""
 
-import mlx_grpo_kit.runtime.blas  # noqa: F401  (before mlx.optimizers, which imports MLX)
+import mlx_grpo_kit.runtime.blas  # before mlx.optimizers, which imports MLX
