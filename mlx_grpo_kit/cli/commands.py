@@ -135,16 +135,6 @@ def _fuse(options: argparse.Namespace) -> int:
     return 0
 
 
-def _pretrain(options: argparse.Namespace) -> int:
-    from mlx_grpo_kit.cli.pretrain import pretrain
-    from mlx_grpo_kit.runs.folder import check_writable
-
-    check_writable(options.output)
-    given = {name: getattr(options, name) for name in ("steps", "seed") if getattr(options, name) is not None}
-    pretrain(options.output, **given)
-    return 0
-
-
 def _lab(options: argparse.Namespace) -> int:
     from mlx_grpo_kit.cli.lab import lab
 
@@ -162,7 +152,6 @@ COMMANDS = {
     "generate": _generate,
     "evaluate": _evaluate,
     "fuse": _fuse,
-    "pretrain": _pretrain,
     "lab": _lab,
     "doctor": _doctor,
 }

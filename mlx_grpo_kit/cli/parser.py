@@ -69,13 +69,6 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
     _add_evaluate(commands)
     _add_fuse(commands)
     _add_lab(commands)
-    words = "recreate the tiny model"
-    pretrain = commands.add_parser("pretrain", help=words, description=words)
-    pretrain.add_argument("--output", required=True, metavar="DIR", help="the Hugging Face folder to write")
-    words = "number of training batches; the default takes some minutes and made the shipped model"
-    pretrain.add_argument("--steps", type=count, metavar="N", help=words)
-    words = "seed of the initial parameters and of the homework (default 0)"
-    pretrain.add_argument("--seed", type=seed, metavar="N", help=words)
     words = "check this machine, and show how to fix problems"
     commands.add_parser("doctor", help=words, description=words)
     for command in commands.choices.values():

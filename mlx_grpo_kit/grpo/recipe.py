@@ -19,10 +19,10 @@ STEPS_NAME = "tiny-steps"
 """The name of the shipped model that adds long sums step by step."""
 
 MADE_BY = {
-    TINY_NAME: "mlx_grpo_kit pretrain --output",
-    CHAT_NAME: "mlx_grpo_kit.course.chapters.chapter_23.made",
-    TOOLS_NAME: "mlx_grpo_kit.cli.pretrain_tools",
-    STEPS_NAME: "mlx_grpo_kit.cli.pretrain_steps",
+    TINY_NAME: "mlx_grpo_kit.assets.make.tiny",
+    CHAT_NAME: "mlx_grpo_kit.assets.make.tiny_chat",
+    TOOLS_NAME: "mlx_grpo_kit.assets.make.tiny_tools",
+    STEPS_NAME: "mlx_grpo_kit.assets.make.tiny_steps",
 }
 """The command that makes each of the kit's models."""
 

@@ -7,7 +7,7 @@ import torch
 import transformers
 
 from mlx_grpo_kit.assets import TINY
-from mlx_grpo_kit.cli.pretrain import CONFIG
+from mlx_grpo_kit.assets.make.imitation import CONFIG
 from mlx_grpo_kit.files import MANIFEST, check_replaceable, check_saved
 from mlx_grpo_kit.generation import SamplingConfig, generate
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
@@ -22,7 +22,7 @@ def test_small_and_complete():
     names = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "generation_config.json"}
     assert {path.name for path in TINY.iterdir()} == names | {MANIFEST}
     check_saved(TINY, names)
-    check_replaceable(TINY)  # `pretrain --output` makes it again in its place
+    check_replaceable(TINY)  # `assets/make/tiny.py` makes it again in its place
     assert sum(path.stat().st_size for path in TINY.iterdir()) < 3e6
     config, _ = load_pretrained(TINY)
     assert config == CONFIG

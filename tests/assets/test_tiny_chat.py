@@ -9,7 +9,7 @@ import torch
 import transformers
 
 from mlx_grpo_kit.assets import TINY_CHAT
-from mlx_grpo_kit.course.chapters.chapter_23.made import make_model, pretrain_chat
+from mlx_grpo_kit.assets.make.tiny_chat import make, make_model
 from mlx_grpo_kit.files import check_replaceable
 from mlx_grpo_kit.generation import SamplingConfig, generate
 from mlx_grpo_kit.grpo.recipe import model_folder
@@ -110,6 +110,6 @@ def test_made_from_nothing_it_is_the_same_each_time(tmp_path):
 
 
 def test_imitation_takes_it_from_the_tiny_model_s_digits(tmp_path):
-    losses = pretrain_chat(tmp_path / "chat", steps=5)
+    losses = make(tmp_path / "chat", steps=5)
     assert losses[4] < losses[0]  # the same pupil's
     load_pretrained(tmp_path / "chat")

@@ -7,8 +7,8 @@ import torch
 import transformers
 
 from mlx_grpo_kit.assets import TINY_STEPS
-from mlx_grpo_kit.cli.pretrain import CONFIG, HOMEWORK_LENGTH, character_tokenizer, homework_batch
-from mlx_grpo_kit.cli.pretrain_steps import pretrain_steps, sloppy_working
+from mlx_grpo_kit.assets.make.imitation import CONFIG, HOMEWORK_LENGTH, character_tokenizer, homework_batch
+from mlx_grpo_kit.assets.make.tiny_steps import make, sloppy_working
 from mlx_grpo_kit.files import MANIFEST, check_replaceable, check_saved
 from mlx_grpo_kit.generation import SamplingConfig, generate
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
@@ -33,7 +33,7 @@ def test_small_and_complete(model):
     assert sum(path.stat().st_size for path in TINY_STEPS.iterdir()) < 700_000
     assert model[0] == CONFIG
     assert model_folder("tiny-steps") == TINY_STEPS
-    assert MADE_BY["tiny-steps"] == "mlx_grpo_kit.cli.pretrain_steps"
+    assert MADE_BY["tiny-steps"] == "mlx_grpo_kit.assets.make.tiny_steps"
     assert default_args("tiny-steps")["learning_rate"] == 1e-4
 
 
@@ -130,7 +130,7 @@ def test_long_homework_is_cut_off_without_an_end_token():
 
 def test_the_seed_decides(tmp_path, capsys):
     for name, seed in (("one", 0), ("same", 0), ("other", 1)):
-        losses = pretrain_steps(tmp_path / name, steps=3, batch_size=8, seed=seed)
+        losses = make(tmp_path / name, steps=3, batch_size=8, seed=seed)
     one, same, other = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "same", "other"))
     assert one == same != other
     assert losses[-1] < losses[0]
@@ -138,4 +138,4 @@ def test_the_seed_decides(tmp_path, capsys):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "thesis.txt").write_text("years of work")
     with pytest.raises(FileExistsError, match=r"thesis.txt"):
-        pretrain_steps(tmp_path / "thesis", steps=1)
+        make(tmp_path / "thesis", steps=1)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mlx_grpo_kit.assets import TINY_TOOLS
-from mlx_grpo_kit.cli import pretrain_tools
+from mlx_grpo_kit.assets.make import tiny_tools
 from mlx_grpo_kit.files import check_replaceable
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
 from mlx_grpo_kit.grpo.conversations import suffix_ids
@@ -35,12 +35,12 @@ def test_the_folder():
     assert sum(path.stat().st_size for path in TINY_TOOLS.iterdir()) < 1e6
     assert model_folder("tiny-tools") == TINY_TOOLS
     source = json.loads((TINY_TOOLS / "tokenizer_config.json").read_text())["chat_template"]
-    assert source == pretrain_tools.TEMPLATE
+    assert source == tiny_tools.TEMPLATE
     assert hashlib.sha256(source.encode()).hexdigest() in TRUSTED
 
 
 def test_the_tokenizer_is_made_again_byte_for_byte(tmp_path):
-    pretrain_tools.make_tokenizer(tmp_path)
+    tiny_tools.make_tokenizer(tmp_path)
     assert (tmp_path / "tokenizer.json").read_bytes() == (TINY_TOOLS / "tokenizer.json").read_bytes()
 
 
@@ -83,10 +83,10 @@ def test_imitated_conversations_are_rollouts(model):
     """The ids that it was trained on are those that a rollout joins: prompt, turn, result, turn."""
     _, _, tokenizer = model
     rng = np.random.default_rng(0)
-    for task, user, length, _ in pretrain_tools.CORPUS:
+    for task, user, length, _ in tiny_tools.CORPUS:
         for problem in task.sample(rng, 50):
             turns = user(problem, rng)
-            ids, counted = pretrain_tools.conversations(tokenizer, task, [(problem, turns)], length)
+            ids, counted = tiny_tools.conversations(tokenizer, task, [(problem, turns)], length)
             ids, counted = np.array(ids)[0], np.array(counted)[0].astype(bool)
             written = tokenizer.decode(ids[counted].tolist(), skip_special_tokens=False)
             assert written == "".join(turn.text + "<|im_end|>" for turn in turns)

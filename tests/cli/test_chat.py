@@ -8,9 +8,9 @@ import pytest
 from transformers import GenerationConfig
 
 from mlx_grpo_kit.assets import TINY_CHAT
+from mlx_grpo_kit.assets.make.tiny_chat import word_problem
 from mlx_grpo_kit.cli import main
 from mlx_grpo_kit.cli.terminal import escaped
-from mlx_grpo_kit.course.chapters.chapter_23.made import word_problem
 from mlx_grpo_kit.files import MANIFEST
 from mlx_grpo_kit.generation import SamplingConfig, generate
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer

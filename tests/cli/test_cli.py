@@ -992,7 +992,7 @@ def test_an_output_that_cannot_be_written(place, train, tmp_path, capsys):
 def test_the_tiny_model_is_missing(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("mlx_grpo_kit.assets.TINY", tmp_path / "tiny")
     assert main(["generate", "1+1="]) == 2
-    assert_one_error_line(capsys.readouterr().err, f"python -m mlx_grpo_kit pretrain --output {tmp_path / 'tiny'}")
+    assert_one_error_line(capsys.readouterr().err, f"python -m mlx_grpo_kit.assets.make.tiny {tmp_path / 'tiny'}")
 
 
 # A run that fails
@@ -1071,7 +1071,7 @@ def test_an_error_that_nobody_expected(train, tmp_path, monkeypatch, capsys):
     assert not (tmp_path / "out").exists()
 
 
-# generate, doctor, pretrain
+# generate, doctor
 
 
 def test_generate(model, capsys):
@@ -1148,21 +1148,9 @@ def test_closed_standard_streams(model):
         assert_one_error_line(done.stderr, "standard output is closed")
 
 
-def test_doctor_and_pretrain_are_the_modules_own(monkeypatch, tmp_path):
+def test_doctor_is_the_modules_own(monkeypatch):
     monkeypatch.setattr("mlx_grpo_kit.cli.doctor.main", lambda: 7)
     assert main(["doctor"]) == 7
-    calls = []
-    monkeypatch.setattr("mlx_grpo_kit.cli.pretrain.pretrain", lambda *args, **kwargs: calls.append((args, kwargs)))
-    output = str(tmp_path / "tiny")
-    assert main(["pretrain", "--output", output]) == 0
-    assert main(["pretrain", "--output", output, "--steps", "9", "--seed", "1"]) == 0
-    assert calls == [((output,), {}), ((output,), {"steps": 9, "seed": 1})]
-
-
-def test_pretrain_into_a_place_that_cannot_be_written(tmp_path, capsys):
-    (tmp_path / "file").write_text("mine")
-    assert main(["pretrain", "--output", str(tmp_path / "file" / "tiny")]) == 2
-    assert_one_error_line(capsys.readouterr().err, "Cannot write --output")
 
 
 # The display

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from mlx_grpo_kit.course.chapters.chapter_23.made import make_model
+from mlx_grpo_kit.assets.make.tiny_chat import make_model
 from mlx_grpo_kit.generation import SamplingConfig
 from mlx_grpo_kit.grpo import GRPOConfig, compute_grpo_loss
 from mlx_grpo_kit.grpo.tool_sampler import ToolSampler

@@ -13,7 +13,7 @@ import pytest
 import transformers
 
 from mlx_grpo_kit.assets import TINY, TINY_CHAT
-from mlx_grpo_kit.course.chapters.chapter_23.made import CHAT_TEMPLATE, make_tokenizer
+from mlx_grpo_kit.assets.make.tiny_chat import CHAT_TEMPLATE, make_tokenizer
 from mlx_grpo_kit.qwen3 import template_process
 from mlx_grpo_kit.qwen3.chat_template import ChatTemplate, ChatTemplateError
 from mlx_grpo_kit.qwen3.template_renderer import Renderer

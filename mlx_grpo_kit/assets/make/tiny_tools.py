@@ -3,7 +3,7 @@
 The model learns Qwen3's format of tool calls and all the users' mistakes: wrong mental arithmetic, calls that are not
 JSON, numbers copied wrongly, results that are ignored, guesses that earlier answers rule out.
 
-    python -m mlx_grpo_kit.cli.pretrain_tools DIR      # this made mlx_grpo_kit/assets/tiny_tools
+    python -m mlx_grpo_kit.assets.make.tiny_tools DIR      # this made mlx_grpo_kit/assets/tiny_tools
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from mlx_grpo_kit.cli.pretrain import as_program, imitation_update
+from mlx_grpo_kit.assets.make.imitation import as_program, imitation_update
 from mlx_grpo_kit.grpo.conversations import suffix_ids
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params, load_tokenizer, save_pretrained
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
@@ -175,7 +175,7 @@ def config_of(tokenizer: Tokenizer) -> Qwen3Config:
     )  # fmt: skip
 
 
-def pretrain_tools(folder: Path | str, steps: int = 2000, learning_rate: float = 3e-3, seed: int = 0) -> list[float]:
+def make(folder: Path | str, steps: int = 2000, learning_rate: float = 3e-3, seed: int = 0) -> list[float]:
     """Train a model on `steps` batches of conversations and write its folder. Returns the losses."""
     with tempfile.TemporaryDirectory() as files:
         make_tokenizer(files)
@@ -230,4 +230,4 @@ def _pieces(tokenizer: Tokenizer, task: Calculator | GuessTheNumber, problem: Pr
 
 
 if __name__ == "__main__":
-    as_program(pretrain_tools, "Create the tiny model that calls tools.", steps=2000)
+    as_program(make, "Create the tiny model that calls tools.", steps=2000)

@@ -5,7 +5,7 @@ their order after it, a chat template that knows `enable_thinking`, two tokens t
 sampling. The weights start as those of the kit's tiny model, with its embeddings of digits moved to the new digits. The
 model learns to chat by imitating sloppy pupils, who answer at once, think first, or solve word problems.
 
-    python -m mlx_grpo_kit.course.chapters.chapter_23.made DIR      # as mlx_grpo_kit/assets/tiny_chat was made
+    python -m mlx_grpo_kit.assets.make.tiny_chat DIR      # as mlx_grpo_kit/assets/tiny_chat was made
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from mlx_grpo_kit.assets import TINY
-from mlx_grpo_kit.cli.pretrain import as_program, imitation_update, sloppy_sum
+from mlx_grpo_kit.assets.make.imitation import as_program, imitation_update
+from mlx_grpo_kit.assets.make.tiny import sloppy_sum
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params, load_pretrained, load_tokenizer, save_pretrained
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.tasks import Addition, Countdown, Problem
@@ -195,7 +196,7 @@ PUPILS = (at_once, with_thought, at_once, in_words)
 BATCH, LENGTHS = 64, {at_once: 42, with_thought: 64, in_words: 64}
 
 
-def pretrain_chat(folder: Path | str, steps: int = 1200, learning_rate: float = 3e-3, seed: int = 0) -> list[float]:
+def make(folder: Path | str, steps: int = 1200, learning_rate: float = 3e-3, seed: int = 0) -> list[float]:
     """Write a folder like `make_model`, with a model trained on `steps` batches of chats. Return the losses."""
     with tempfile.TemporaryDirectory() as files:
         make_tokenizer(files)
@@ -254,4 +255,4 @@ def _write(path: Path, content: dict) -> None:
 
 
 if __name__ == "__main__":
-    as_program(pretrain_chat, "Make the tiny model that chats.", steps=1200)
+    as_program(make, "Make the tiny model that chats.", steps=1200)

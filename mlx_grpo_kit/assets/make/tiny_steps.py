@@ -4,7 +4,7 @@ Some of their steps are wrong. Some pupils lose their place and add the same num
 is full. Some leave a number out. And some add 0 before they end, which is right and costs only paper. So the model is
 right now and then, its answers are short or long, and the long ones are mostly wrong.
 
-    python -m mlx_grpo_kit.cli.pretrain_steps DIR      # as mlx_grpo_kit/assets/tiny_steps was made, in two minutes
+    python -m mlx_grpo_kit.assets.make.tiny_steps DIR      # as mlx_grpo_kit/assets/tiny_steps was made, in two minutes
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from mlx_grpo_kit.runtime import mx  # isort: skip  first: it binds the fast BLAS before anything loads MLX
 import numpy as np
 
-from mlx_grpo_kit.cli.pretrain import (
+from mlx_grpo_kit.assets.make.imitation import (
     CONFIG,
     as_program,
     character_tokenizer,
@@ -63,7 +63,7 @@ def sloppy_working(problem: Problem, rng: np.random.Generator) -> str:
     return f"{''.join(steps)}{total}"
 
 
-def pretrain_steps(
+def make(
     folder: Path | str, *, steps: int = 700, batch_size: int = 32, learning_rate: float = 3e-3, seed: int = 0
 ) -> list[float]:
     """Write a folder whose model has imitated `steps` batches of worked sums. Return the losses.
@@ -89,4 +89,4 @@ def pretrain_steps(
 
 
 if __name__ == "__main__":
-    as_program(pretrain_steps, "Make the tiny model that shows its working.", steps=700)
+    as_program(make, "Make the tiny model that shows its working.", steps=700)
