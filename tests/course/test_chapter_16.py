@@ -4,6 +4,7 @@ import math
 import re
 from pathlib import Path
 
+import mlx.nn as nn
 import nbformat
 import numpy as np
 import pytest
@@ -47,12 +48,29 @@ def advantages_by_torch(rewards, group_size):
 
 
 def logps_by_loop(logits, ids, prompt_length, temperature):
-    logits, ids = np.array(logits, np.float64) / temperature, np.array(ids)
     rows = []
-    for row, tokens in zip(logits, ids, strict=True):
-        logps = [row[t - 1] - np.logaddexp.reduce(row[t - 1]) for t in range(prompt_length, len(tokens))]
-        rows.append([float(logp[token]) for logp, token in zip(logps, tokens[prompt_length:], strict=True)])
-    return rows
+    for row, tokens in zip(logits / temperature, ids.tolist(), strict=True):
+        logps = [row[t - 1] - mx.logsumexp(row[t - 1]) for t in range(prompt_length, len(tokens))]
+        rows.append(mx.stack([logp[token] for logp, token in zip(logps, tokens[prompt_length:], strict=True)]))
+    return mx.stack(rows)
+
+
+def logps_by_cross_entropy(logits, ids, prompt_length, temperature):
+    return -nn.losses.cross_entropy(logits[:, prompt_length - 1 : -1] / temperature, ids[:, prompt_length:])
+
+
+def logps_one_hot(logits, ids, prompt_length, temperature):
+    scaled = logits[:, :-1] / temperature
+    scaled = scaled - mx.stop_gradient(scaled.max(axis=-1, keepdims=True))
+    logps = scaled - mx.log(mx.exp(scaled).sum(axis=-1, keepdims=True))
+    chosen = mx.arange(logits.shape[-1]) == ids[:, 1:, None]
+    return mx.where(chosen, logps, 0.0).sum(axis=-1)[:, prompt_length - 1 :]
+
+
+def logps_by_numpy(logits, ids, prompt_length, temperature):
+    logps = np.array(logits, np.float64)[:, prompt_length - 1 : -1] / temperature
+    logps = logps - np.logaddexp.reduce(logps, axis=-1, keepdims=True)
+    return np.take_along_axis(logps, np.array(ids)[:, prompt_length:, None], axis=-1)[..., 0].astype(np.float32)
 
 
 def logps_by_torch(logits, ids, prompt_length, temperature):
@@ -162,7 +180,8 @@ def parts_by_while(gradient_of, rows, size):
         ("16.1", advantages_by_torch),
         ("16.1", lambda rewards, size: mx.array(advantages_by_loop(rewards, size))),
         ("16.2", logps_by_loop),
-        ("16.2", logps_by_torch),
+        ("16.2", logps_by_cross_entropy),
+        ("16.2", logps_one_hot),
         ("16.3", ratios_masked_twice),
         ("16.4", clipped_by_cases),
         ("16.4", clipped_by_where),
@@ -237,7 +256,67 @@ def one_largest_logit(logits, ids, prompt_length, temperature):
 
 
 def cross_entropy(logits, ids, prompt_length, temperature):
-    return -mx.array(logps_by_loop(logits, ids, prompt_length, temperature))
+    return -logps_by_loop(logits, ids, prompt_length, temperature)
+
+
+def logits_minus_a_constant(logits, ids, prompt_length, temperature):
+    logits = logits[:, prompt_length - 1 : -1] / temperature
+    logps = logits - mx.stop_gradient(mx.logsumexp(logits, axis=-1, keepdims=True))
+    return mx.take_along_axis(logps, ids[:, prompt_length:, None], axis=-1)[..., 0]
+
+
+def advantages_if(change):
+    """Right advantages, changed by `change(advantage, deviation of the group)`."""
+
+    def advantages(rewards, group_size):
+        groups = np.array(rewards, float).reshape(-1, group_size)
+        scored = ~np.isnan(groups)
+        right = np.reshape(advantages_by_loop(rewards, group_size), groups.shape)
+        for row, (group, known) in enumerate(zip(groups, scored, strict=True)):
+            std = group[known].std(ddof=1) if known.sum() > 1 else 0.0
+            right[row] = [change(each, std) for each in right[row]]
+        return right.ravel()
+
+    return advantages
+
+
+def log_ratio_within(low, high):
+    return lambda new, old, mask: mx.exp(mx.clip(mx.where(mask, new - old, 0.0), low, high))
+
+
+def mask_from_values(new, old, mask):
+    return mx.exp(mx.where(mx.isfinite(new) & mx.isfinite(old) & (new < 500), new - old, 0.0))
+
+
+def objective_of(change):
+    """The clipped objective with other ratios or advantages."""
+    return lambda ratio, a, low, high: chapter.clipped_objective(*change(ratio, a), low, high)
+
+
+def with_other(settings=lambda mask, advantages, settings: {}, mask=lambda mask, advantages: mask):
+    """The loss of 16.8 with other settings, or another mask."""
+
+    def loss(logps, old_logps, ref_logps, advantages, real, given):
+        own = given | settings(real, advantages, given)
+        return chapter.grpo_loss(logps, old_logps, ref_logps, advantages, mask(real, advantages), own)
+
+    return loss
+
+
+def only_rows_with_advantage(logps, old_logps, ref_logps, advantages, mask, settings):
+    kept = mx.array(np.flatnonzero(np.array(advantages)))
+    logps, old_logps, ref_logps, advantages, own = (
+        None if each is None else each[kept] for each in (logps, old_logps, ref_logps, advantages, mask)
+    )
+    settings = settings | {"num_items": settings["num_items"] - (mask.sum() - own.sum())}
+    return chapter.grpo_loss(logps, old_logps, ref_logps, advantages, own, settings)
+
+
+def parts_of(rows_of):
+    def in_parts(gradient_of, rows, size):
+        return chapter.in_parts(lambda some, _: gradient_of(some, rows_of(rows)), rows, size)
+
+    return in_parts
 
 
 def first_places(per_token_loss, mask, *others):
@@ -286,6 +365,40 @@ WRONG = [
     ("16.7", spoils_the_mask, "new numbers in what it was given"),
     ("16.7", lambda x, mask, kind, *rest: (x * mask).sum() / mask.sum(), "gave"),
     ("16.7", lambda x, mask, kind, longest, items: chapter.aggregate(x, mask, "dapo", longest, items), "gave"),
+    ("16.1", advantages_if(lambda advantage, std: advantage if std > 1e-6 else 0.0), "gave"),
+    ("16.1", advantages_if(lambda advantage, std: min(max(advantage, -5), 5)), "gave"),
+    ("16.2", logps_by_numpy, "no gradient flows"),
+    ("16.2", lambda *arguments: logps_by_numpy(*arguments).tolist(), "no gradient flows"),
+    ("16.2", logps_by_torch, "no gradient flows"),
+    ("16.2", lambda *arguments: -logps_by_numpy(*arguments), "cross-entropy"),
+    ("16.2", lambda logits, ids, *others: chapter.token_logps(logits, ids + 1, *others), "gave"),  # outside of memory
+    ("16.2", logits_minus_a_constant, "part 2"),
+    ("16.2", lambda logits, *others: chapter.token_logps(mx.clip(logits, -100, 1000), *others), "gave"),
+    ("16.2", lambda *arguments: mx.clip(chapter.token_logps(*arguments), -2000, 0), "gave"),
+    ("16.3", log_ratio_within(-10, 10), "gave"),
+    ("16.3", log_ratio_within(-20, 20), "bounded the logarithm"),
+    ("16.3", log_ratio_within(-6, 80), "gave"),
+    ("16.3", mask_from_values, "gave"),
+    ("16.4", lambda r, a, low, high: mx.maximum(chapter.clipped_objective(r, a, low, high), -3 * mx.abs(a)[:, None]),
+     "bounded the objective"),
+    ("16.4", objective_of(lambda r, a: (r, mx.where(mx.abs(a) < 0.01, 0.0, a))), "gave"),
+    ("16.4", objective_of(lambda r, a: (r, mx.clip(a, -5, 5))), "gave"),
+    ("16.4", objective_of(lambda r, a: (mx.clip(r, 0.1, 10), a)), "gave"),
+    ("16.4", lambda r, a, low, high: chapter.clipped_objective(r, a, low, max(low, high)), "gave"),
+    ("16.6", lambda logps, ref: chapter.k3(logps, mx.clip(ref, logps - 20, logps + 20)), "gave"),
+    ("16.7", lambda x, mask, *others: chapter.aggregate(x, mask & (x != 0), *others), "whose loss is not 0"),
+    ("16.8", only_rows_with_advantage, "gave"),
+    ("16.8", with_other(mask=lambda mask, a: mask & (a != 0)[:, None]), "masked the rows with advantage 0"),
+    ("16.8", with_other(lambda mask, a, s: {"num_items": mask.sum()}), "number of tokens in these rows"),
+    ("16.8", with_other(lambda mask, a, s: {"num_items": s["num_items"] - (mask & (a == 0)[:, None]).sum()}),
+     "out of num_items"),
+    ("16.8", with_other(lambda mask, a, s: {"beta": min(s["beta"], 1.0)}), "gave"),
+    ("16.9", lambda gradient_of, rows, size: sum(map(sum, rows)) / sum(map(len, rows)), "gave"),
+    ("16.9", lambda gradient_of, rows, size: chapter.in_parts(gradient_of, rows, 2), "whatever `size` is"),
+    ("16.9", lambda gradient_of, rows, size: abs(chapter.in_parts(gradient_of, rows, size)), "gave"),
+    ("16.9", parts_of(lambda rows: sum(token != 0 for row in rows for token in row)), "tokens that are not 0"),
+    ("16.9", parts_of(lambda rows: sum(len(row) for row in rows if any(row))), "rows that add nothing"),
+    ("16.9", parts_of(lambda rows: len({token for row in rows for token in row})), "gave"),
     ("16.8", old_policy_is_now, "gave|part"),
     ("16.8", lambda new, old, ref, a, mask, s: -chapter.grpo_loss(new, old, ref, a, mask, s), "wrong sign"),
     ("16.1", leaves_itself_out, "mean of the \\*others"),

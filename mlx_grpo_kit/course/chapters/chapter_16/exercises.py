@@ -1,9 +1,11 @@
 """Exercises of notebook 16: the GRPO loss."""
 
+import copy
 import math
 
 import numpy as np
 
+from mlx_grpo_kit.course.compare import same
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
 from mlx_grpo_kit.course.slips import Slip, slips
 from mlx_grpo_kit.runtime import mx
@@ -16,6 +18,21 @@ def _normal(rng, *shape):
 def _ragged(rng, rows, length):
     """A mask of completions of 1 to `length` tokens."""
     return mx.array(np.arange(length) < rng.integers(1, length + 1, (rows, 1)))
+
+
+def _with_gradient(solution):
+    """A `run`: what an answer returns and, if it is right, the gradient of its sum with respect to the first argument.
+
+    A wrong answer has no gradient to look at: MLX writes outside of its memory where an index is out of range.
+    """
+
+    def run(function, x, *others):
+        result = function(*copy.deepcopy((x, *others)))
+        if not same(result, solution(x, *others)):
+            return result, None
+        return result, mx.grad(lambda x: mx.array(function(x, *copy.deepcopy(others))).sum())(x)
+
+    return run
 
 
 # -- advantages -------------------------------------------------------------------------------------------------------
@@ -68,6 +85,8 @@ ADVANTAGES = Exercise(
         ([1.0, None, 0.25, None, None, 3.0, None, None, None], 3),
         ([0.75, 2.0], 1),
         ([1.0, 1.01, 1.0, 1.0], 4),
+        ([0.0, 1e-7, 0.0, 0.0], 4),
+        ([0.0] * 39 + [-1.0], 40),
         *drawn(3, _draw_rewards),
     ),
     mistakes=slips(
@@ -237,7 +256,9 @@ LOGPS = Exercise(
     "`prompt_length` tokens and a completion of T. `logits` [B, P + T, V] is what the model returned for them: "
     "`logits[:, t]` predicts the token that comes *after* token t. Return [B, T]: the logarithm of the probability "
     "of each completion token, where the probabilities are softmax(logits / temperature). Logits may be as large as "
-    "1000.",
+    "1000. Use MLX's functions: a gradient has to flow through yours, so `check` also computes the gradient of the sum "
+    "of the log-probabilities with respect to `logits`. In its messages, part 1 is the log-probabilities and part 2 is "
+    "that gradient.",
     minutes=10,
     difficulty=2,
     solution=token_logps,
@@ -263,10 +284,23 @@ LOGPS = Exercise(
             2,
             0.5,
         ),
+        (mx.array([[[-1000.0, 1000.0, 0.0], [0.0, 1.0, 2.0]]]), mx.array([[0, 0]]), 1, 0.5),
         *drawn(3, _draw_logits),
     ),
+    run=_with_gradient(token_logps),
     mistakes=slips(
         token_logps,
+        Slip(
+            "cut from its graph",
+            "- return mx.take_along_axis(logps, completions[..., None], axis=-1)[..., 0]",
+            "+ return mx.stop_gradient(mx.take_along_axis(logps, completions[..., None], axis=-1)[..., 0])",
+            message=(
+                "The log-probabilities are right, but no gradient flows through them, so nothing could be trained with "
+                "them. NumPy, torch, `.item()`, `.tolist()` and `mx.stop_gradient` cut it off: apply MLX's functions "
+                "to `logits` itself."
+            ),
+            hint=3,
+        ),
         Slip(
             "one too late",
             "- logits = logits[:, prompt_length - 1 : -1] / temperature",
@@ -409,12 +443,6 @@ def token_ratios(logps, old_logps, mask):
     return mx.exp(log_ratio)
 
 
-def _with_gradient(function, logps, *others):
-    """The ratios, and the gradient of their sum with respect to logps."""
-    ratios = function(logps, *others)
-    return ratios, mx.grad(lambda x: mx.array(function(x, *others)).sum())(logps)
-
-
 def _draw_ratios(rng):
     rows, length = map(int, rng.integers((1, 2), (4, 5)))
     mask = _ragged(rng, rows, length)
@@ -448,9 +476,11 @@ RATIOS = Exercise(
             mx.array([[-1.0, 0.0], [-1.25, -math.inf]]),
             mx.array([[1, 0]] * 2) > 0,
         ),
+        (mx.array([[-1.0]]), mx.array([[-61.0]]), mx.array([[True]])),
+        (mx.array([[-31.0, -3.0, math.inf]]), mx.array([[-1.0, -1.0, math.inf]]), mx.array([[True, False, False]])),
         *drawn(3, _draw_ratios),
     ),
-    run=_with_gradient,
+    run=_with_gradient(token_ratios),
     mistakes=slips(
         token_ratios,
         Slip(
@@ -542,6 +572,16 @@ RATIOS = Exercise(
             message="You cut off large ratios. Clipping comes later, and only on one side.",
             hint=3,
         ),
+        Slip(
+            "bounded far away",
+            "- log_ratio = mx.where(mask, logps - old_logps, 0.0)",
+            "+ log_ratio = mx.where(mask, mx.clip(logps - old_logps, -20, 20), 0.0)",
+            message=(
+                "You bounded the logarithm of the ratio. A token beyond the bound then has no gradient, even if it "
+                "should be pushed back."
+            ),
+            hint=3,
+        ),
     ),
 )
 
@@ -585,6 +625,9 @@ CLIPPED = Exercise(
         (mx.array([[0.5, 0.9, 1.1, 1.5]]), mx.array([-2.0]), 0.2, 0.2),
         (mx.array([[0.5, 1.5], [0.5, 1.5]]), mx.array([1.5, -0.5]), 0.2, 0.28),
         (mx.array([[1.25], [0.75], [3.0]]), mx.array([0.0, 1.0, -1.0]), 0.1, 0.3),
+        (mx.array([[50.0, 0.01]] * 3), mx.array([1.0, -1.0, 0.0]), 0.4, 0.1),
+        (mx.array([[1.5, 0.5, 1.0]] * 2), mx.array([0.001, -0.001]), 0.2, 0.2),
+        (mx.array([[1.95, 0.3, 1.0]] * 2), mx.array([8.0, -8.0]), 0.5, 0.9),
         *drawn(2, _draw_clip),
         *drawn(1, _square, seed=1),
     ),
@@ -674,6 +717,17 @@ CLIPPED = Exercise(
             message="The lower edge is missing: it is the one that matters where A < 0.",
             hint=2,
         ),
+        Slip(
+            "bad tokens bounded",
+            "- return mx.minimum(ratio * advantages, clipped * advantages)",
+            "+ objective = mx.minimum(ratio * advantages, clipped * advantages)",
+            "+ return mx.where(advantages < 0, mx.maximum(objective, 3 * advantages), objective)",
+            message=(
+                "You bounded the objective where A < 0, as in a dual clip. Here a bad token is pushed down however "
+                "much likelier it has become."
+            ),
+            hint=3,
+        ),
     ),
 )
 
@@ -752,6 +806,7 @@ KL = Exercise(
     cases=(
         (mx.array([[-1.0, -2.0]]), mx.array([[-1.0, -2.5]])),
         (mx.array([[-0.25], [-3.5]]), mx.array([[-1.25], [-0.5]])),
+        (mx.array([[-31.0]]), mx.array([[-1.0]])),
         *drawn(3, lambda rng: (_normal(rng, 2, 3), _normal(rng, 2, 3))),
     ),
     mistakes=slips(
@@ -864,6 +919,12 @@ AGGREGATE = Exercise(
         (mx.array([[1.0, 2.0, 9.0], [6.0, 9.0, 9.0]]), mx.array([[True, True, False], [True, False, False]]), 4, 3),
         (mx.array([[0.5, -1.5], [7.0, 7.0]]), mx.array([[True, True], [False, False]]), 2, 2),
         (mx.array([[0.25, 0.5, 3.0], [7.0, 1.0, 9.0]]), mx.array([[True, False, True], [False, True, False]]), 3, 12),
+        (  # a token and a row that count, with the loss 0
+            mx.array([[0.0, 2.0, 9.0], [0.0, 0.0, 0.0], [6.0, 9.0, 9.0]]),
+            mx.array([[True, True, False], [True, True, True], [True, False, False]]),
+            4,
+            11,
+        ),
         *drawn(3, _draw_losses),
     ),
     run=_of_each_type,
@@ -948,6 +1009,50 @@ AGGREGATE = Exercise(
             hint=2,
         ),
         Slip(
+            "tokens with a loss",
+            "- lengths = mask.sum(axis=1)",
+            "+ lengths = (mask & (per_token_loss != 0)).sum(axis=1)",
+            message=(
+                "You counted the tokens whose loss is not 0. A token counts if its mask is True, and its loss may "
+                "well be 0."
+            ),
+        ),
+        Slip(
+            "bnpo by tokens with a loss",
+            "- return per_token_loss.sum() / mx.maximum(lengths.sum(), 1)",
+            "+ return per_token_loss.sum() / mx.maximum((per_token_loss != 0).sum(), 1)",
+            message='Your "bnpo" divides by the number of tokens whose loss is not 0. Count the tokens of the mask.',
+            hint=3,
+        ),
+        Slip(
+            "grpo by tokens with a loss",
+            "- return (per_token_loss.sum(axis=1) / mx.maximum(lengths, 1)).mean()",
+            "+ return (per_token_loss.sum(axis=1) / mx.maximum((per_token_loss != 0).sum(axis=1), 1)).mean()",
+            message='Your "grpo" divides each row by its tokens whose loss is not 0. Divide by all its tokens.',
+            hint=2,
+        ),
+        Slip(
+            "grpo over rows with a loss",
+            "- return (per_token_loss.sum(axis=1) / mx.maximum(lengths, 1)).mean()",
+            "+ return (per_token_loss.sum(axis=1) / mx.maximum(lengths, 1)).sum() / per_token_loss.any(axis=1).sum()",
+            message='Your "grpo" is a mean over the rows that have a loss. Rows whose losses are all 0 count too.',
+            hint=2,
+        ),
+        Slip(
+            "dr_grpo over rows with a loss",
+            "- return per_token_loss.sum() / (mask.shape[0] * max_length)",
+            "+ return per_token_loss.sum() / (per_token_loss.any(axis=1).sum() * max_length)",
+            message='Your "dr_grpo" counts only the rows that have a loss. B is the number of all rows.',
+            hint=3,
+        ),
+        Slip(
+            "dapo without tokens of loss 0",
+            "- return per_token_loss.sum() / num_items",
+            "+ return per_token_loss.sum() / (num_items - (mask & (per_token_loss == 0)).sum())",
+            message='Your "dapo" takes tokens with the loss 0 out of num_items. They count: divide by num_items.',
+            hint=3,
+        ),
+        Slip(
             "the first places",
             "- per_token_loss = mx.where(mask, per_token_loss, 0.0)",
             "+ per_token_loss = mx.where(mx.arange(mask.shape[1]) < mask.sum(axis=1, keepdims=True), per_token_loss, 0.0)",  # noqa: E501
@@ -1000,6 +1105,13 @@ def _draw_batch(rng):
 
 
 _TWO = (mx.array([[-0.5, -1.0], [-2.0, 0.0]]), mx.array([1.0, -1.0]), mx.array([[True, True], [True, False]]))
+# A row of advantage 0, a large advantage, and a ratio far from 1 on the side that is not clipped.
+_THREE = (
+    mx.array([[-0.5, -1.0, -3.0], [-2.0, -0.25, -1.5], [-30.0, -0.75, 0.0]]),
+    mx.array([[-0.25, -1.0, -2.5], [-1.5, -0.5, -1.5], [-33.0, -0.5, 0.0]]),
+    mx.array([1.0, 0.0, -8.0]),
+    mx.array([[True, True, True], [True, True, True], [True, True, False]]),
+)
 
 LOSS = Exercise(
     "16.8",
@@ -1039,6 +1151,8 @@ LOSS = Exercise(
             *_TWO[1:],
             _settings("dr_grpo"),
         ),
+        *((*_THREE[:2], None, *_THREE[2:], _settings(each)) for each in FOUR_TYPES),
+        *((*_THREE[:2], _THREE[0] - 0.5, *_THREE[2:], _settings(each, beta=2.0)) for each in FOUR_TYPES),
         *drawn(4, _draw_batch),
     ),
     run=_loss_and_gradient,
@@ -1159,6 +1273,52 @@ LOSS = Exercise(
             '+ return aggregate(loss, mask, "bnpo", settings["max_length"], settings["num_items"])',
             message="You aggregated every loss type in the same way. Pass `settings['loss_type']` to `aggregate`.",
         ),
+        Slip(
+            "rows of advantage 0 left out",
+            "  old_logps = mx.stop_gradient(logps if old_logps is None else old_logps)",
+            "+ kept = mx.array([row for row, push in enumerate(advantages.tolist()) if push])",
+            "+ ref_logps = None if ref_logps is None else ref_logps[kept]",
+            "+ logps, old_logps, advantages, mask = (each[kept] for each in (logps, old_logps, advantages, mask))",
+            message=(
+                "You left out the rows with advantage 0. Their objective is 0, but the rows and their tokens count in "
+                "what the loss divides by, and with beta > 0 they have a KL penalty."
+            ),
+        ),
+        Slip(
+            "rows of advantage 0 masked",
+            "- ratio = token_ratios(logps, old_logps, mask)",
+            "+ mask = mask & (advantages != 0)[:, None]",
+            "+ ratio = token_ratios(logps, old_logps, mask)",
+            message=(
+                "You masked the rows with advantage 0. Their tokens are real: they count in what the loss divides by, "
+                "and with beta > 0 they have a KL penalty."
+            ),
+        ),
+        Slip(
+            "tokens without a loss masked",
+            '- return aggregate(loss, mask, settings["loss_type"], settings["max_length"], settings["num_items"])',
+            '+ return aggregate(loss, mask & (loss != 0), settings["loss_type"], settings["max_length"], settings["num_items"])',  # noqa: E501
+            message="You masked the tokens whose loss is 0. They count in what the loss divides by.",
+        ),
+        Slip(
+            "num_items without advantage 0",
+            '- return aggregate(loss, mask, settings["loss_type"], settings["max_length"], settings["num_items"])',
+            '+ num_items = settings["num_items"] - (mask & (advantages == 0)[:, None]).sum()',
+            '+ return aggregate(loss, mask, settings["loss_type"], settings["max_length"], num_items)',
+            message=(
+                'You took the tokens of rows with advantage 0 out of num_items. "dapo" divides by the tokens of the '
+                "whole batch, those rows included."
+            ),
+        ),
+        Slip(
+            "own tokens",
+            '- return aggregate(loss, mask, settings["loss_type"], settings["max_length"], settings["num_items"])',
+            '+ return aggregate(loss, mask, settings["loss_type"], settings["max_length"], mask.sum())',
+            message=(
+                "You passed the number of tokens in these rows to `aggregate`. They may be a part of the batch: pass "
+                "`settings['num_items']`."
+            ),
+        ),
     ),
     explain=(
         "Up to rounding, that is the loss of the kit and of TRL. The kit's version is in `mlx_grpo_kit/grpo/loss.py`."
@@ -1176,10 +1336,19 @@ def in_parts(gradient_of, rows, size):
 
 
 def _gradient_of(rows, num_items):
-    """gradient_of(rows, num_items): sum of all numbers in rows / num_items, for at most 2 rows"""
-    if len(rows) > 2:
-        raise MemoryError("more than 2 rows do not fit")
-    return sum(math.fsum(row) for row in rows) / num_items
+    """gradient_of(rows, num_items): sum of the cubes of all numbers in rows / num_items, for at most `size` rows"""
+    return math.fsum(token**3 for row in rows for token in row) / num_items
+
+
+def _within_memory(function, gradient_of, rows, size):
+    """The answer's gradient, where more than `size` rows at once raise MemoryError."""
+
+    def limited(some_rows, num_items):
+        if len(some_rows) > size:
+            raise MemoryError(f"{len(some_rows)} rows do not fit, only {size}")
+        return gradient_of(some_rows, num_items)
+
+    return function(limited, rows, size)
 
 
 def _means(gradient_of, rows, size):
@@ -1219,8 +1388,11 @@ PARTS = Exercise(
         (_gradient_of, [[1.0, 2.0, 3.0], [4.0]], 1),
         (_gradient_of, [[1.0], [0.5, -2.5, 4.0], [2.0, 2.0]], 2),
         (_gradient_of, [[0.25, 0.5]], 2),
+        (_gradient_of, [[0.0, 2.0], [0.0], [0.0, 0.0, 0.0], [-3.0], [1.0, 0.0]], 3),
+        (_gradient_of, [[1.0], [-2.0, 2.0], [3.0], [4.0], [5.0], [-6.0], [7.0], [8.0], [9.0]], 1),
         *drawn(3, _draw_rows),
     ),
+    run=_within_memory,
     mistakes=(
         Mistake(
             "mean of means",
@@ -1260,6 +1432,30 @@ PARTS = Exercise(
                 "+ num_items = len(rows)",
                 message='You passed the number of rows as num_items. "dapo" divides by the number of tokens.',
                 hint=2,
+            ),
+            Slip(
+                "tokens other than 0",
+                "- num_items = sum(len(row) for row in rows)",
+                "+ num_items = sum(1 for row in rows for token in row if token)",
+                message="You counted the tokens that are not 0. What a token is does not matter: each of them counts.",
+                hint=2,
+            ),
+            Slip(
+                "rows without a gradient",
+                "- num_items = sum(len(row) for row in rows)",
+                "+ num_items = sum(len(row) for row in rows if any(row))",
+                message=(
+                    "You left the tokens of rows that add nothing to the gradient out of num_items. They count in the "
+                    "denominator."
+                ),
+                hint=2,
+            ),
+            Slip(
+                "two at a time",
+                "- return sum(gradient_of(rows[start : start + size], num_items) for start in range(0, len(rows), size))",  # noqa: E501
+                "+ return sum(gradient_of(rows[start : start + 2], num_items) for start in range(0, len(rows), 2))",
+                message="You passed two rows at a time, whatever `size` is.",
+                hint=3,
             ),
             Slip(
                 "the last part is lost",
