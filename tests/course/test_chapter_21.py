@@ -6,7 +6,9 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
+import nbformat
 import numpy as np
 import pytest
 import torch
@@ -752,3 +754,10 @@ def test_the_menu_of_trained_weights_opens_with_a_choice():
     before = panel.picture.alt
     panel.set(learns=8)
     assert panel.picture.alt != before
+
+
+def test_the_text_divides_the_moments_by_the_number_of_machines():
+    notebook = Path(__file__).parents[2] / "notebooks" / "21_scaling_up.ipynb"
+    [cell] = [each for each in nbformat.read(notebook, as_version=4).cells if "idea of **ZeRO**" in each.source]
+    assert "$N$ parameters (`num_params`), $T$ tokens (`num_tokens`), $n$ `machines`" in cell.source
+    assert "keep the moments of only $1/n$ of the parameters" in cell.source

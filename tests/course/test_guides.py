@@ -3,9 +3,13 @@
 import importlib
 import re
 
+import numpy as np
 import pytest
 
 from mlx_grpo_kit.course import book
+from mlx_grpo_kit.grpo import GRPOLossConfig
+from mlx_grpo_kit.grpo.off_policy import importance_weights
+from mlx_grpo_kit.runtime import mx
 
 [NAMES] = [guide for guide in book.GUIDES if guide.name == "names.md"]
 ROWS = [line for line in NAMES.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
@@ -34,6 +38,16 @@ def find(path):
 @pytest.mark.parametrize("name", OURS)
 def test_every_name_of_the_kit_exists(name):
     find(name)
+
+
+def test_the_guide_on_training_says_what_a_truncated_ratio_is():
+    config = GRPOLossConfig(importance_sampling_correction="token_truncate")
+    logps, mask = mx.log(mx.array([[0.9, 0.5, 0.2]])), mx.array([[True] * 3])
+    weights = importance_weights(config, logps, mx.log(mx.array([[0.1, 0.5, 0.8]])), mask)
+    bound = config.importance_sampling_clip_max
+    np.testing.assert_allclose(weights, [[min(0.9 / 0.1, bound), 1, 0.25]], rtol=1e-5)
+    [guide] = [each.read_text(encoding="utf-8") for each in book.GUIDES if each.name == "training.md"]
+    assert f"multiplies the loss of each token by min(p / q, {bound:g})" in guide
 
 
 def test_a_name_that_does_not_exist_is_detected():
