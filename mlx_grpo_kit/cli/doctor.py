@@ -9,6 +9,7 @@ import importlib.util
 import json
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -18,7 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from mlx_grpo_kit.runtime.extras import install
+from mlx_grpo_kit import assets
+from mlx_grpo_kit.files import MANIFEST, check_saved, read_manifest
+from mlx_grpo_kit.runtime.extras import ROOT, install, pip
 
 PACKAGE = "mlx_grpo_kit"
 OPTIONAL = ("transformers", "trl", "mlx-lm", "jax", "torchopt", "torchax", "pytest", "nbval", "playwright")
@@ -74,7 +77,7 @@ class Report:
 def run_doctor() -> Report:
     """Run all checks. This takes about two seconds, and changes nothing."""
     python = Finding("Python", "ok", f"{platform.python_version()} ({sys.executable})")
-    return Report((python, *_check_packages(), _check_kernel(), *_check_mlx(), _check_browser()))
+    return Report((python, *_check_packages(), _check_models(), _check_kernel(), *_check_mlx(), _check_browser()))
 
 
 def main() -> int:
@@ -90,11 +93,6 @@ def main() -> int:
         for state, text in report.lines():
             console.print(text, style=styles[state], markup=False)
     return 0 if report.healthy else 1
-
-
-def pip(arguments: str) -> str:
-    """A pip command for exactly this Python."""
-    return f"{sys.executable} -m pip {arguments}"
 
 
 def system_install(debian: str, fedora: str, arch: str, brew: str) -> str:
@@ -124,9 +122,7 @@ def _check_packages() -> list[Finding]:
 
         requirements = importlib.metadata.requires(PACKAGE) or []
     except (ImportError, importlib.metadata.PackageNotFoundError):
-        return [
-            Finding("Packages", "broken", f"{PACKAGE} is not installed in this Python", pip("install -e '.[course]'"))
-        ]
+        return [Finding("Packages", "broken", f"{PACKAGE} is not installed in this Python", install("course"))]
     present, problems = [], []
     wanted = ("", "torch", "course") if importlib.util.find_spec("jupyterlab") else ("",)
     for requirement in map(Requirement, requirements):
@@ -146,8 +142,30 @@ def _check_packages() -> list[Finding]:
         fix = pip(f"install '{requirement.name}{extras}{requirement.specifier}'")
         problems.append(Finding(requirement.name, "broken", problem, fix))
     optional = [f"{name} {version}" for name in OPTIONAL if (version := _version(name))]
-    extra = Finding("Optional", "ok", ", ".join(optional) or "none; for the tests: " + pip("install -e '.[dev]'"))
+    extra = Finding("Optional", "ok", ", ".join(optional) or "none; for the tests: " + install("dev"))
     return [Finding("Packages", "ok", ", ".join(present)), *problems, extra]
+
+
+def _check_models() -> Finding:
+    """Check that the models that ship with the kit are as they were saved."""
+    folders = [folder for folder in vars(assets).values() if isinstance(folder, Path)]
+    problems = {}
+    for folder in folders:
+        try:
+            saved = read_manifest(folder)
+            if saved is None:
+                raise FileNotFoundError(f"{folder} has no {MANIFEST}")
+            check_saved(folder, saved)
+        except (OSError, ValueError) as error:
+            problems[folder] = str(error)
+    if not problems:
+        return Finding("Models", "ok", f"{', '.join(folder.name for folder in folders)}: as they were saved")
+    damaged, first = shlex.join(map(str, problems)), next(iter(problems.values()))
+    if (ROOT / ".git").exists():
+        fix = f"rm -r {damaged}; git -C {shlex.quote(str(ROOT))} checkout -- {damaged}"
+    else:
+        fix = pip("install --force-reinstall --no-deps mlx-grpo-kit")
+    return Finding("Models", "broken", f"{len(problems)} of {len(folders)} are damaged. {first}", fix)
 
 
 def _check_kernel() -> Finding:
@@ -282,7 +300,7 @@ def _judge_blas(seen: dict) -> Finding:
     detail = f"{speed}, by MLX's own BLAS ({seen['blas_reason']})"
     if seen["device"] == "cpu" and seen["needs_blas"]:
         wish = os.environ.get("MLX_GRPO_KIT_BLAS")
-        fix = "unset MLX_GRPO_KIT_BLAS" if wish else pip("install torch")
+        fix = "unset MLX_GRPO_KIT_BLAS" if wish else install("torch")
         return Finding("BLAS", "note", f"{detail}: training is 5 to 10 times slower than it could be", fix)
     return Finding("BLAS", "ok", detail)
 

@@ -27,6 +27,7 @@ from mlx_grpo_kit.course.reading import for_reading
 from mlx_grpo_kit.course.reference import write_reference
 from mlx_grpo_kit.course.syllabus import COURSE, PARTS, Chapter
 from mlx_grpo_kit.files import read_file, replaced_folder
+from mlx_grpo_kit.runtime.extras import install
 
 TITLE = "From one number to GRPO"
 PACKAGES = ("myst_nb", "sphinx_book_theme", "griffe", "latex2mathml")
@@ -105,7 +106,7 @@ def build(notebooks: Path, output: Path) -> list[str]:
         OSError: `output` cannot be written.
     """
     if missing := [name for name in PACKAGES if find_spec(name) is None]:
-        raise ImportError(f"The book needs {' and '.join(missing)}: .venv/bin/python -m pip install -e '.[book]'")
+        raise ImportError(f"The book needs {' and '.join(missing)}: {install('book')}")
     from sphinx.application import Sphinx
 
     parts = {

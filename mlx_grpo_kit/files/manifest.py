@@ -68,6 +68,13 @@ def check_saved(folder: Path, names: Iterable[str]) -> None:
         if exists and name not in saved:
             raise ValueError(f"{folder / name} came after the rest was saved: {MANIFEST} does not list it. {way_out}")
         if exists and sha256_of(folder / name) != saved[name]:
+            if _sha256_with_lf(folder / name) == saved[name]:
+                raise ValueError(
+                    f"{folder / name} has Windows line endings (CRLF), and was saved with LF. git (core.autocrlf) "
+                    f"or an editor has converted it, and perhaps other files. Convert it back (dos2unix {name}), or "
+                    "take a copy that git does not convert: git clone -c core.autocrlf=false, or a line `* -text` in "
+                    ".gitattributes."
+                )
             raise ValueError(f"{folder / name} is not what was saved: it is cut off, corrupt or changed. {way_out}")
 
 
@@ -130,3 +137,12 @@ def sha256_of(path: Path) -> str:
     check_regular(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sha256_with_lf(path: Path) -> str:
+    """The hash that a file would have with the line ending LF in place of each CRLF."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        for line in file:
+            digest.update(line[:-2] + b"\n" if line.endswith(b"\r\n") else line)
+    return digest.hexdigest()

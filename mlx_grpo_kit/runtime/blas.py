@@ -35,6 +35,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
+from mlx_grpo_kit.runtime.extras import install, pip
 from mlx_grpo_kit.runtime.kernel_cache import use_private_folder
 from mlx_grpo_kit.runtime.openblas import serve_products
 
@@ -211,7 +212,7 @@ def _bind() -> tuple[Path | None, str]:
         return faster, "for float32; for the rest no fast BLAS was found"
     if wish:
         return _stay_slow(f"{VARIABLE} names a library that cannot be used ({failure})", f"unset {VARIABLE}")
-    return _stay_slow("no fast BLAS was found", "pip install torch, or apt-get install libopenblas0")
+    return _stay_slow("no fast BLAS was found", f"{install('torch')}, or apt-get install libopenblas0")
 
 
 def _faster_products() -> Path | None:
@@ -246,7 +247,7 @@ try:
     import mlx.core as mx
 except ImportError as error:
     wheel = "mlx[cpu]" if sys.platform == "linux" else "mlx"
-    way_out = f"{sys.executable} -m pip install '{wheel}'"
+    way_out = pip(f"install '{wheel}'")
     raise ImportError(f"MLX cannot be loaded ({error}). Install it: {way_out}") from error
 
 

@@ -6,8 +6,15 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+"""The checkout, if the kit runs from one."""
 
 EXTRA_OF = {
     "torch": "torch",
@@ -36,9 +43,22 @@ EXTRA_OF = {
 """The extra in pyproject.toml that brings a package, by the package's name in an import."""
 
 
+def pip(arguments: str) -> str:
+    """A pip command for exactly this Python."""
+    return f"{shlex.quote(sys.executable)} -m pip {arguments}"
+
+
 def install(extra: str) -> str:
-    """The command that installs an extra."""
-    return f"pip install 'mlx-grpo-kit[{extra}]', or in a checkout pip install -c requirements.lock -e '.[{extra}]'"
+    """The command that installs an extra for this Python: in a checkout with the versions that the tests ran with.
+
+    On Linux PyPI's torch brings gigabytes of CUDA, so without an NVIDIA card the command names the CPU build's index.
+    """
+    here = (ROOT / "requirements.lock").is_file()
+    words = ["-c", str(ROOT / "requirements.lock"), "-e", f"{ROOT}[{extra}]"] if here else [f"mlx-grpo-kit[{extra}]"]
+    nvidia = Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi")
+    if sys.platform == "linux" and not nvidia:
+        words = ["--extra-index-url", "https://download.pytorch.org/whl/cpu", *words]
+    return pip(f"install {shlex.join(words)}")
 
 
 @contextmanager

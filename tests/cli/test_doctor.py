@@ -2,16 +2,24 @@
 
 import importlib.metadata
 import os
+import re
+import shutil
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from mlx_grpo_kit.assets import TINY
 from mlx_grpo_kit.cli import doctor
+from mlx_grpo_kit.runtime import extras
 from mlx_grpo_kit.runtime.blas import wheel_has_reference_blas
+from mlx_grpo_kit.runtime.extras import install
 
 linux_cpu_wheel = pytest.mark.skipif(not wheel_has_reference_blas(), reason="this MLX is not the Linux CPU wheel")
 
+ROOT = Path(__file__).parents[2]
 SEEN = {
     "device": "cpu",
     "device_name": "a CPU",
@@ -45,7 +53,7 @@ def report():
 
 def test_this_environment_is_healthy(report):
     assert report.healthy, str(report)
-    looked_at = {"Python", "Packages", "Kernel", "MLX device", "BLAS", "mx.compile", "Browser"}
+    looked_at = {"Python", "Packages", "Models", "Kernel", "MLX device", "BLAS", "mx.compile", "Browser"}
     assert looked_at <= set(by_name(report.findings))
 
 
@@ -112,7 +120,69 @@ class TestPackages:
         monkeypatch.setattr(doctor, "PACKAGE", "no_such_distribution")
         [found] = doctor._check_packages()
         assert found.state == "broken"
-        assert found.fix.endswith("pip install -e '.[course]'")
+        assert found.fix == install("course")
+
+    def test_the_packages_of_the_tests_are_advised_as_this_installation_can_have_them(self, monkeypatch, tmp_path):
+        monkeypatch.setattr(doctor, "OPTIONAL", ())
+        assert by_name(doctor._check_packages())["Optional"].detail.endswith(f"-e '{ROOT}[dev]'")
+        monkeypatch.setattr(extras, "ROOT", tmp_path)  # a wheel's folder
+        assert by_name(doctor._check_packages())["Optional"].detail.endswith(" 'mlx-grpo-kit[dev]'")
+
+
+def windows_line_endings(root):
+    for path in root.rglob("*.json"):
+        path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+
+
+def a_cut_off_file(root):
+    os.truncate(root / "tiny_chat" / "model-00002-of-00002.safetensors", 1000)
+
+
+def a_lost_file(root):
+    (root / "tiny" / "tokenizer.json").unlink()
+
+
+def a_lost_folder(root):
+    shutil.rmtree(root / "tiny")
+
+
+class TestModels:
+    """Damage in the folders of the models, each with a command that repairs it."""
+
+    @pytest.fixture
+    def checkout(self, tmp_path, monkeypatch):
+        """A checkout with two models in a folder whose name has a space."""
+        root = tmp_path / "my checkout"
+        for name in ("tiny", "tiny_chat"):
+            shutil.copytree(TINY.parent / name, root / name)
+        for command in (["init"], ["add", "."], ["-c", "user.name=me", "-c", "user.email=@", "commit", "-m", "all"]):
+            subprocess.run(["git", "-C", root, *command], check=True, capture_output=True)
+        monkeypatch.setattr(doctor, "ROOT", root)
+        monkeypatch.setattr(doctor, "assets", SimpleNamespace(TINY=root / "tiny", TINY_CHAT=root / "tiny_chat"))
+        return root
+
+    @pytest.mark.parametrize(
+        ("damage", "words"),
+        [
+            (windows_line_endings, "2 of 2 are damaged.*Windows line endings"),
+            (a_cut_off_file, "1 of 2 are damaged.*model-00002-of-00002.safetensors is not what was saved"),
+            (a_lost_file, "1 of 2 are damaged.*has lost tokenizer.json"),
+            (a_lost_folder, "1 of 2 are damaged.*tiny has no mlx_grpo_kit.json"),
+        ],
+    )
+    def test_a_damaged_model_is_named_and_the_command_repairs_it(self, damage, words, checkout):
+        assert doctor._check_models().state == "ok"
+        damage(checkout)
+        found = doctor._check_models()
+        assert found.state == "broken"
+        assert re.search(words, found.detail)
+        subprocess.run(["sh", "-c", found.fix], check=True, capture_output=True)
+        assert doctor._check_models().state == "ok"
+
+    def test_in_a_wheel_the_kit_is_installed_again(self, checkout):
+        shutil.rmtree(checkout / ".git")
+        (checkout / "tiny" / "config.json").unlink()
+        assert doctor._check_models().fix.endswith("-m pip install --force-reinstall --no-deps mlx-grpo-kit")
 
 
 class TestKernel:
@@ -222,7 +292,7 @@ class TestMLX:
 
     def test_slow_products_are_a_note_only_where_a_faster_blas_would_help(self, monkeypatch):
         monkeypatch.delenv("MLX_GRPO_KIT_BLAS", raising=False)
-        assert doctor._judge_blas(SEEN).fix.endswith("pip install torch")
+        assert doctor._judge_blas(SEEN).fix == install("torch")
         assert doctor._judge_blas(SEEN | {"device": "gpu"}).state == "ok"
         assert doctor._judge_blas(SEEN | {"needs_blas": False}).state == "ok"
         assert doctor._judge_blas(SEEN | {"blas": "/lib/libfast.so"}).state == "ok"

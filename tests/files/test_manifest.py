@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from mlx_grpo_kit.files import MANIFEST, check_replaceable, check_saved, remove_folder, replaced_folder
+from mlx_grpo_kit.assets import TINY
+from mlx_grpo_kit.files import (
+    MANIFEST,
+    check_replaceable,
+    check_saved,
+    read_manifest,
+    remove_folder,
+    replaced_folder,
+)
 
 
 @pytest.fixture
@@ -105,6 +113,38 @@ def test_reading_finds_what_is_not_as_it_was_saved(ours):
         check_saved(ours, ["config.json"])
     (ours / MANIFEST).unlink()
     check_saved(ours, ["config.json"])  # a folder of somebody else's: nothing to compare with
+
+
+def test_windows_line_endings_are_named_and_another_change_is_not_taken_for_them(tmp_path):
+    text, file = b'{\n "a": 1\n}\n\r\r', tmp_path / "ours" / "config.json"
+    with replaced_folder(tmp_path / "ours") as new:
+        (new / "config.json").write_bytes(text)
+        with replaced_folder(new / "model") as inner:
+            (inner / "weights").write_bytes(text)
+    for path in (file, tmp_path / "ours" / "model" / MANIFEST):
+        path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+        with pytest.raises(ValueError, match=rf"{path} has Windows line endings \(CRLF\).*autocrlf.*dos2unix"):
+            check_saved(tmp_path / "ours", [path.relative_to(tmp_path / "ours").as_posix()])
+    crlf = text.replace(b"\n", b"\r\n")
+    for changed in (crlf.replace(b"1", b"2"), crlf + b"\r\n", crlf[:-1], text.replace(b"\n", b"\r")):
+        file.write_bytes(changed)
+        with pytest.raises(ValueError, match="is not what was saved"):
+            check_saved(tmp_path / "ours", ["config.json"])
+
+
+@pytest.mark.parametrize("conversion", ["core.autocrlf=true", "core.eol=crlf", "core.autocrlf=input"])
+def test_git_converts_no_line_ending_of_a_shipped_model(conversion, tmp_path):
+    """Git for Windows converts by default: neither what is checked out nor what is committed may change."""
+    git = ["git", "-C", tmp_path, "-c", conversion, "-c", "user.name=me", "-c", "user.email=me@example.org"]
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
+    shutil.copy(Path(__file__).parents[2] / ".gitattributes", tmp_path)
+    shutil.copytree(TINY, tmp_path / "tiny")
+    (tmp_path / "tiny" / "windows.txt").write_bytes(b"a\r\nb\n")
+    for command in (["add", "."], ["commit", "--quiet", "-m", "all"], ["rm", "-r", "--quiet", "tiny"]):
+        subprocess.run([*git, *command], check=True)
+    subprocess.run([*git, "checkout", "--quiet", "HEAD", "--", "tiny"], check=True)
+    check_saved(tmp_path / "tiny", read_manifest(TINY))
+    assert (tmp_path / "tiny" / "windows.txt").read_bytes() == b"a\r\nb\n"
 
 
 @pytest.fixture

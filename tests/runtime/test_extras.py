@@ -9,6 +9,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from mlx_grpo_kit.runtime import extras
 from mlx_grpo_kit.runtime.extras import EXTRA_OF, install, packages_for
 from tests import lab_imports
 
@@ -55,6 +56,23 @@ def test_a_package_that_a_notebook_or_the_kit_imports_is_required_or_of_an_extra
     assert package in EXTRA_OF or package in names(PROJECT["dependencies"]), lab_imports.packages()[package]
 
 
+@pytest.mark.parametrize("nvidia", [True, False])
+@pytest.mark.parametrize("checkout", [True, False])
+def test_the_command_fits_the_installation(checkout, nvidia, tmp_path, monkeypatch):
+    """From a wheel there is no `-e .`, and on Linux PyPI's torch brings gigabytes that only an NVIDIA card can use."""
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(extras.shutil, "which", lambda name: name if nvidia else None)
+    monkeypatch.setattr(extras, "ROOT", tmp_path)
+    if checkout:
+        (tmp_path / "requirements.lock").touch()
+    command = install("course")
+    assert command.startswith(f"{sys.executable} -m pip install ")
+    assert ("--extra-index-url https://download.pytorch.org/whl/cpu" in command) == (not nvidia)
+    here = f" -c {tmp_path}/requirements.lock -e '{tmp_path}[course]'"
+    assert command.endswith(here if checkout else " 'mlx-grpo-kit[course]'")
+    assert ("-e" in command.split()) == checkout
+
+
 def test_training_saving_and_generating_need_no_extra(tmp_path):
     found = run(
         "from mlx_grpo_kit.cli import main\n"
@@ -64,7 +82,7 @@ def test_training_saving_and_generating_need_no_extra(tmp_path):
     )
     assert found.returncode == 0, found.stderr
     assert "Done: 2 of 2 steps." in found.stdout
-    assert "not drawn, because Matplotlib is not installed: pip install 'mlx-grpo-kit[course]'" in found.stdout
+    assert f"not drawn, because Matplotlib is not installed: {install('course')}" in found.stdout
     assert "12+34=" in found.stdout
     assert (tmp_path / "run/policy/model.safetensors").exists()
     assert not (tmp_path / "run/reward.png").exists()
