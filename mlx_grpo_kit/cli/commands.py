@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import math
 import os
 import signal
 import sys
@@ -82,7 +83,8 @@ def _train(options: argparse.Namespace) -> int:
 
     _find_tasks_here()
     names = [setting.name for group in SETTINGS.values() for setting in group]
-    args = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    args = {name: None if value == math.inf else value for name, value in given.items()}
     if options.enable_thinking is not None:
         args["chat_template_kwargs"] = args.get("chat_template_kwargs", {}) | {
             "enable_thinking": options.enable_thinking

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -107,10 +108,11 @@ def _lines(found: Evaluation) -> list[str]:
 
 def _write(path: Path, options: argparse.Namespace, settings: RunSettings, found: Evaluation) -> None:
     low, high = found.accuracy_interval
+    metrics = {name: value if math.isfinite(value) else None for name, value in found.metrics.items()}
     content = {
         "model": options.model, "task": settings.task, "task_args": settings.task_args, "chat": settings.chat,
         "num_problems": len(found.correct), "num_samples": options.num_samples, "temperature": options.temperature,
-        "seed": options.seed, "metrics": found.metrics, "accuracy_interval": [low, high],
+        "seed": options.seed, "metrics": metrics, "accuracy_interval": [low, high],
         "correct": found.correct.sum(axis=1).tolist(),
     }  # fmt: skip
-    write_file(path, (json.dumps(content, indent=2) + "\n").encode())
+    write_file(path, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode())

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from mlx_grpo_kit.cli.values import is_bfloat16, json_object, names, number, numbers, seed, whole_number
+from mlx_grpo_kit.cli.values import is_bfloat16, json_object, names, number, numbers, seconds, seed, whole_number
 from mlx_grpo_kit.grpo.config import GRPOConfig
 from mlx_grpo_kit.grpo.recipe import TINY_ARGS
 
@@ -100,7 +100,9 @@ SETTINGS = {
             whole_number,
             "maximum number of times that a completion may call tools (default: no limit)",
         ),
-        Setting("tool_timeout", number, "seconds that a tool call may take"),
+        Setting(
+            "tool_timeout", seconds, "seconds that a tool call may take, or none: no limit, and no thread for tools"
+        ),
         Setting("temperature", number, "logits are divided by it"),
         Setting("top_k", whole_number, "sample among the N likeliest tokens"),
         Setting("top_p", number, "sample among the likeliest tokens that together have this probability"),

@@ -27,6 +27,11 @@ def positive(text: str) -> float:
     return value
 
 
+def seconds(text: str) -> float:
+    """A finite number above 0; infinity for "none"."""
+    return math.inf if text == "none" else positive(text)
+
+
 def name(text: str) -> str:
     """A text that is not empty."""
     if not text:

@@ -72,8 +72,9 @@ class GRPOConfig:
             False}`. They override those of the task. The trainer raises an error if no prompt is a chat.
         max_tool_calling_iterations: the maximum number of times that a completion may call tools; None: no limit but
             its length.
-        tool_timeout: seconds that a tool call may take. After that, the policy gets the result that there was no answer
-            (TRL has no limit).
+        tool_timeout: seconds that a tool call may take. After that, the policy gets the result that there was no
+            answer, and the environment is not used again. Each environment then runs in a lasting thread of its own.
+            None sets no limit and calls tools in the thread that samples, as TRL does.
         temperature, top_k, top_p, min_p: as in `SamplingConfig`.
         beta: weight of the KL penalty against the reference, the policy that training started from.
         sync_ref_model: every `ref_model_sync_steps` steps the reference becomes `ref_model_mixup_alpha` * policy + (1 -
@@ -128,7 +129,7 @@ class GRPOConfig:
     stop_strings: tuple[str, ...] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     max_tool_calling_iterations: int | None = None
-    tool_timeout: float = 60.0
+    tool_timeout: float | None = 60.0
     temperature: float = 1.0
     top_k: int | None = None
     top_p: float = 1.0

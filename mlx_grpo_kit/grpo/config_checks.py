@@ -42,8 +42,8 @@ def check_config(config: GRPOConfig) -> None:
         check_whole("max_completion_length", config.max_completion_length, at_least=1)
     if config.max_tool_calling_iterations is not None:
         check_whole("max_tool_calling_iterations", config.max_tool_calling_iterations, at_least=0)
-    if not config.tool_timeout > 0:
-        raise ValueError(f"tool_timeout is {config.tool_timeout}; expected more than 0 seconds.")
+    if config.tool_timeout is not None and not config.tool_timeout > 0:
+        raise ValueError(f"tool_timeout is {config.tool_timeout}; expected more than 0 seconds, or None for no limit.")
     _check_multiple(
         config, "completion_batch_size", "num_generations", ", because a prompt is computed once for its whole group"
     )

@@ -6,7 +6,9 @@ on. It never decodes text and encodes it again, because that may give other toke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from itertools import groupby, islice
 from typing import Any
 
@@ -14,6 +16,7 @@ from mlx_grpo_kit.generation import Rollout
 from mlx_grpo_kit.grpo.batch import Conversation
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.tasks.tool_calls import ToolResult, assistant_message, call_tools, parse_tool_calls
+from mlx_grpo_kit.tasks.tools import Toolbox
 
 QUESTION = {"role": "user", "content": "dummy"}
 
@@ -23,34 +26,30 @@ class Conversations:
 
     Args:
         tokenizer: a tokenizer with a chat template.
-        tools: the tools by name, for each row.
-        environments: one per row, or None.
+        boxes: the tools and the environment of each row.
         settings: the settings of the chat template.
         max_iterations: the maximum number of times that a row may call tools; None: no limit but its length.
-        timeout: seconds that a call may take; None means no limit.
     """
 
     def __init__(
         self,
         tokenizer: Tokenizer,
-        tools: Sequence[Mapping[str, Callable]],
-        environments: Sequence[Any],
+        boxes: Sequence[Toolbox],
         settings: Mapping[str, Any],
         max_iterations: int | None = None,
-        timeout: float | None = None,
     ):
-        self.tokenizer, self.tools, self.environments = tokenizer, tools, environments
-        self.settings, self.max_iterations, self.timeout = settings, max_iterations, timeout
-        self.results: list[list[list[ToolResult]]] = [[] for _ in tools]  # for each row, by iteration
-        self._starts = [0] * len(tools)  # the index of the first token in each row's current turn
+        self.tokenizer, self.boxes, self.settings, self.max_iterations = tokenizer, boxes, settings, max_iterations
+        self.results: list[list[list[ToolResult]]] = [[] for _ in boxes]  # for each row, by iteration
+        self._starts = [0] * len(boxes)  # the index of the first token in each row's current turn
 
     def reply(self, ended: Mapping[int, list[int]]) -> dict[int, list[int]]:
         """Run the calls in the turns that ended, all together, and return the tokens of their results by row."""
         calls = {}
         for row, ids in ended.items():
             if self.max_iterations is None or len(self.results[row]) < self.max_iterations:
-                calls[row] = parse_tool_calls(self._text(ids[self._starts[row] :]))
-        results = iter(call_tools([(self.tools[row], call) for row in calls for call in calls[row]], self.timeout))
+                calls[row] = parse_tool_calls(self._text(ids[self._starts[row] :]), self.boxes[row].schemas)
+        results = call_tools([(self.boxes[row], call) for row in calls for call in calls[row]])
+        results = iter([neutral_result(self.tokenizer, result) for result in results])
         replies = {}
         for row in [row for row in calls if calls[row]]:
             self.results[row].append([*islice(results, len(calls[row]))])
@@ -65,12 +64,13 @@ class Conversations:
             messages, results = [], iter(self.results[row])
             for drawn, pairs in groupby(zip(mask, ids, strict=True), key=lambda pair: pair[0]):
                 if drawn:
-                    messages.append(assistant_message(self._text([each for _, each in pairs])))
+                    text = self._text([each for _, each in pairs])
+                    messages.append(assistant_message(text, self.boxes[row].schemas))
                 else:
                     messages += map(tool_message, next(results))
             every = [result for some in self.results[row] for result in some]
             failures = sum(result.failed for result in every)
-            found.append(Conversation(messages, self.environments[row], len(every), failures))
+            found.append(Conversation(messages, self.boxes[row].environment, len(every), failures))
         return found
 
     def _text(self, ids: Sequence[int]) -> str:
@@ -92,12 +92,13 @@ def suffix_ids(tokenizer: Tokenizer, results: Sequence[ToolResult], settings: Ma
     The function renders a short chat that ends with the results, and returns the tokens after the one that ends the
     policy's turn (TRL's `_get_tool_suffix_ids`). A result cannot smuggle in a control token.
     """
-    messages = [tool_message(_neutral(tokenizer, result)) for result in results]
-    call = {"type": "function", "function": {"name": results[0].name, "arguments": {}}}
+    results = [neutral_result(tokenizer, result) for result in results]
+    shown = [replace(each, name=neutral_text(tokenizer, each.name) or "unknown") for each in results]
+    call = {"type": "function", "function": {"name": shown[0].name, "arguments": {}}}
     chat = [QUESTION, {"role": "assistant", "content": "", "tool_calls": [call]}]
     ends = {*tokenizer.eos_token_ids}
     before = tokenizer.encode(tokenizer.render(chat, add_generation_prompt=False, **settings))
-    whole = tokenizer.encode(tokenizer.render([*chat, *messages], **settings))
+    whole = tokenizer.encode(tokenizer.render([*chat, *map(tool_message, shown)], **settings))
     count = sum(token in ends for token in before)
     if not count:  # no end-of-completion token ends a turn in this template
         return whole[len(before) :]
@@ -105,15 +106,19 @@ def suffix_ids(tokenizer: Tokenizer, results: Sequence[ToolResult], settings: Ma
     return whole[places[count - 1] + 1 :]
 
 
-def _neutral(tokenizer: Tokenizer, result: ToolResult) -> ToolResult:
-    """The result with a space in every piece of text that would be encoded as a control token."""
-    text = result.text
+def neutral_result(tokenizer: Tokenizer, result: ToolResult) -> ToolResult:
+    """The result as the policy may read it: without control tokens; an error if it has characters without a token."""
+    text = neutral_text(tokenizer, result.text)
+    if text is None:
+        return replace(result, text=str({"error": "the result has characters without a token"}), failed=True)
+    return replace(result, text=text)
+
+
+def neutral_text(tokenizer: Tokenizer, text: str) -> str | None:
+    """The text with a space in every piece that would be encoded as a control token; None if it cannot be encoded."""
     for token in tokenizer.added_tokens:
         text = text.replace(token, f"{token[0]} {token[1:]}")
-    try:
-        ids = tokenizer.encode(text)
-    except ValueError:
-        return ToolResult(result.name, str({"error": "the result has characters without a token"}), failed=True)
-    if not tokenizer.added_token_ids.isdisjoint(ids):
-        return ToolResult(result.name, str({"error": "the result has tokens of control"}), failed=True)
-    return ToolResult(result.name, text, result.failed)
+    with suppress(ValueError):
+        if tokenizer.added_token_ids.isdisjoint(tokenizer.encode(text)):
+            return text
+    return None

@@ -320,7 +320,12 @@ def _numbers(name: str, batch: _Calls, outcome: _Outcome, failures: list[Failure
     for index, value in enumerate(values):
         if value is None:
             continue
-        with suppress(Exception):  # float() runs code of the returned object
+        if isinstance(value, BaseException):  # an environment's own reward, which is asked for only once
+            _fail(
+                Failure(name, batch.first + index, f"{_raised(name, value)} for {batch.quote(index)}."), failures, value
+            )
+            continue
+        with suppress(Exception, SystemExit):  # float() runs code of the returned object
             rewards[index] = math.nan if isinstance(value, str) else float(value)
         if not abs(rewards[index]) <= LARGEST:
             rewards[index] = math.nan

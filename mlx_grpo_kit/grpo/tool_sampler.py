@@ -12,15 +12,16 @@ import numpy as np
 from mlx_grpo_kit.generation import SamplingConfig
 from mlx_grpo_kit.grpo.batch import Completions, Conversation
 from mlx_grpo_kit.grpo.config import GRPOConfig
-from mlx_grpo_kit.grpo.conversations import Conversations, suffix_ids
+from mlx_grpo_kit.grpo.conversations import Conversations, neutral_text, suffix_ids
 from mlx_grpo_kit.grpo.policy import Policy
 from mlx_grpo_kit.grpo.processes import World
 from mlx_grpo_kit.grpo.prompts import template_settings
 from mlx_grpo_kit.grpo.sampler import PolicySampler
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
+from mlx_grpo_kit.runtime.worker import words_of
 from mlx_grpo_kit.tasks.task import Problem, Task, TaskError
 from mlx_grpo_kit.tasks.tool_calls import ToolResult
-from mlx_grpo_kit.tasks.tools import TaskTools, task_tools
+from mlx_grpo_kit.tasks.tools import TaskTools, Toolbox, Toolboxes, task_tools
 
 
 class ToolSampler(PolicySampler):
@@ -32,6 +33,7 @@ class ToolSampler(PolicySampler):
     def __init__(self, tokenizer: Tokenizer, task: Task, args: GRPOConfig, world: World | None = None):
         super().__init__(tokenizer, task, args, world)
         self.tools: TaskTools = task_tools(task)
+        self.boxes = Toolboxes(self.tools, args.tool_timeout)
         self.settings = template_settings(task, args)
         self._check_template()
 
@@ -46,12 +48,10 @@ class ToolSampler(PolicySampler):
         num_rows: int | None = None,
     ) -> Completions:
         """One rollout per problem. An environment's first observation is appended to its prompt."""
-        environments = self.tools.environments(problems)
+        boxes = self.boxes.of(problems)
         if self.tools.factories:
-            prompts = self.encode([*map(_opened, problems, environments)])
-        tools = [self.tools.of(environment) for environment in environments]
-        limits = self.args.max_tool_calling_iterations, self.args.tool_timeout
-        talk = Conversations(self.tokenizer, tools, environments, self.settings, *limits)
+            prompts = self.encode([*map(self._opened, problems, boxes)])
+        talk = Conversations(self.tokenizer, boxes, self.settings, self.args.max_tool_calling_iterations)
         rollout = self.rollout(policy, problems, prompts, sampling, seed, first_row, num_rows, talk.reply)
         return self.completions(problems, prompts, rollout, talk.of(rollout))
 
@@ -65,6 +65,25 @@ class ToolSampler(PolicySampler):
         start = self.world.part(len(found) // self.args.num_generations).start * self.args.num_generations
         found[start : start + len(mine)] = mine
         return found
+
+    def _opened(self, problem: Problem, box: Toolbox) -> Problem:
+        """The problem with the environment's first observation, which may not contain control tokens either."""
+        row = {"prompt": problem.prompt, "answer": problem.answer, **problem.data}
+        row.pop("environment", None)
+        where = f"Environment {type(box.environment).__name__}: reset(**row)"
+        try:
+            said = box.reset(row)
+        except (Exception, SystemExit) as error:
+            raise TaskError(f"{where} raised {type(error).__name__}: {words_of(error)}") from error
+        if said is None:
+            return problem
+        if not isinstance(said, str):
+            raise TaskError(f"{where} returned {said!r:.60}; expected a text for the end of the last message, or None.")
+        text = neutral_text(self.tokenizer, said.encode("utf-8", "replace").decode("utf-8"))
+        if text is None:
+            raise TaskError(f"{where} returned {said!r:.60}, which has characters without a token.")
+        last = problem.prompt[-1]
+        return replace(problem, prompt=[*problem.prompt[:-1], {**last, "content": last["content"] + text}])
 
     def _check_template(self) -> None:
         chat: list[dict[str, Any]] = [{"role": "user", "content": "?"}]
@@ -89,23 +108,3 @@ def task_sampler(tokenizer: Tokenizer, task: Task, args: GRPOConfig, world: Worl
     """The kit's sampler for a task, with or without tools."""
     sampler = PolicySampler if task_tools(task) is None else ToolSampler
     return sampler(tokenizer, task, args, world)
-
-
-def _opened(problem: Problem, environment: Any) -> Problem:
-    """The problem with the environment's first observation."""
-    row = {"prompt": problem.prompt, "answer": problem.answer, **problem.data}
-    row.pop("environment", None)
-    try:
-        said = environment.reset(**row)
-    except (Exception, SystemExit) as error:
-        kind = type(environment).__name__
-        raise TaskError(f"Environment {kind}: reset(**row) raised {type(error).__name__}: {error}") from error
-    if said is None:
-        return problem
-    if not isinstance(said, str):
-        raise TaskError(
-            f"Environment {type(environment).__name__}: reset(**row) returned {said!r:.60}; expected a text for the "
-            "end of the last message, or None."
-        )
-    last = problem.prompt[-1]
-    return replace(problem, prompt=[*problem.prompt[:-1], {**last, "content": last["content"] + said}])

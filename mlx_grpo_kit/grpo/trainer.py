@@ -231,8 +231,9 @@ class GRPOTrainer:
         samples at temperature 0.
         """
         with self._turns.turn():
-            sampler, rewards = task_sampler(self.tokenizer, self.task, self.args, self.world), self.parts.rewards
-            return evaluate(self.policy, sampler, rewards, num_problems, seed, num_samples, temperature).metrics
+            parts, own = self.parts, self.own_parts.sampler
+            sampler = task_sampler(self.tokenizer, self.task, self.args, self.world) if own else parts.sampler
+            return evaluate(self.policy, sampler, parts.rewards, num_problems, seed, num_samples, temperature).metrics
 
     def change(self, *, reward_funcs: Sequence[Callable] | None = None, **settings: Any) -> None:
         """Continue with other settings or other reward functions from the next step on.

@@ -7,6 +7,9 @@ import functools
 import os
 import threading
 from contextlib import suppress
+from weakref import WeakSet
+
+_LOST: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
 
 
 def user_loop() -> asyncio.AbstractEventLoop:
@@ -16,6 +19,13 @@ def user_loop() -> asyncio.AbstractEventLoop:
     forked process has no threads and gets another loop.
     """
     return _loop(os.getpid())
+
+
+def lose_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """Leave alone a loop that a coroutine blocks: `user_loop` returns another one from now on."""
+    _LOST.add(loop)
+    _loop.cache_clear()
+    loop.call_soon_threadsafe(loop.stop)  # once the coroutine lets go of it
 
 
 def runs_here() -> bool:
@@ -33,6 +43,12 @@ def _loop(process_id: int) -> asyncio.AbstractEventLoop:
         while not loop.is_closed():
             with suppress(BaseException):  # such as exit() in a task that a user's function started
                 loop.run_forever()
+            if loop in _LOST:
+                tasks = asyncio.all_tasks(loop)
+                for task in tasks:
+                    task.cancel()
+                loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+                loop.close()
 
     threading.Thread(target=run, name="reward functions and tools", daemon=True).start()
     return loop

@@ -14,15 +14,18 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import json
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import wait
 from dataclasses import dataclass, field
 from typing import Any
 
-from mlx_grpo_kit.runtime.event_loop import user_loop
+from mlx_grpo_kit.runtime.event_loop import lose_loop, user_loop
+from mlx_grpo_kit.runtime.worker import Worker, words_of
 from mlx_grpo_kit.tasks.answers import without_thoughts
+from mlx_grpo_kit.tasks.arguments import read_json, typed
+from mlx_grpo_kit.tasks.tools import Toolbox
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 CALL = re.compile(f"{OPEN}.*?{CLOSE}", re.DOTALL)
@@ -54,11 +57,14 @@ class ToolResult:
     failed: bool = False
 
 
-def parse_tool_calls(text: str) -> list[ToolCall]:
+def parse_tool_calls(text: str, schemas: Sequence[Mapping[str, Any]] = ()) -> list[ToolCall]:
     """The calls in the text of a turn, in their order.
 
     Calls inside a thought (`<think>...</think>`) are ignored. A call must be a JSON object with a "name", a string, and
     "arguments", an object, which may be missing. Anything else becomes a `ToolCall` with an error.
+
+    Args:
+        schemas: the tools as `get_json_schema` describes them. Arguments that are texts are converted to their types.
     """
     calls = []
     rest = without_thoughts(text)
@@ -68,18 +74,18 @@ def parse_tool_calls(text: str) -> list[ToolCall]:
         if not closed:
             calls.append(_bad(f"{OPEN} without {CLOSE}"))
             break
-        calls.append(_read_call(inside))
+        calls.append(_read_call(inside, schemas))
         rest = after
     return calls
 
 
-def assistant_message(text: str) -> dict[str, Any]:
+def assistant_message(text: str, schemas: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
     """A turn of the policy as a chat message in TRL's form: content, thought and well-formed calls separately.
 
     If a call cannot be parsed, the whole turn is content.
     """
     message: dict[str, Any] = {"role": "assistant", "content": text}
-    calls = parse_tool_calls(text)
+    calls = parse_tool_calls(text, schemas)
     if any(call.error is not None for call in calls):
         return message
     thought, ends, content = text.rpartition("</think>")
@@ -94,12 +100,12 @@ def assistant_message(text: str) -> dict[str, Any]:
     return message
 
 
-def _read_call(source: str) -> ToolCall:
+def _read_call(source: str, schemas: Sequence[Mapping[str, Any]]) -> ToolCall:
     if len(source) > LONGEST_CALL:
         return _bad(f"a call has {len(source):,} characters; expected at most {LONGEST_CALL:,}")
     try:
-        call = json.loads(source)
-    except (ValueError, RecursionError) as error:
+        call = read_json(source)
+    except ValueError as error:
         return _bad(f"a call is no JSON: {error}")
     if not isinstance(call, dict):
         return _bad('a call is no JSON object; expected {"name": ..., "arguments": {...}}')
@@ -108,32 +114,29 @@ def _read_call(source: str) -> ToolCall:
         return _bad('a call has no "name"; expected {"name": ..., "arguments": {...}}')
     if not isinstance(arguments, dict):
         return ToolCall(name, {}, '"arguments" is no JSON object; expected {"argument": value}')
-    return ToolCall(name, arguments)
+    functions = [schema["function"] for schema in schemas]
+    properties = [each["parameters"]["properties"] for each in functions if each["name"] == name]
+    return ToolCall(name, typed(arguments, properties[0] if properties else {}))
 
 
 def _bad(error: str) -> ToolCall:
     return ToolCall("unknown", {}, error)
 
 
-def call_tools(
-    calls: Sequence[tuple[Mapping[str, Callable], ToolCall]], timeout: float | None = None
-) -> list[ToolResult]:
+def call_tools(calls: Sequence[tuple[Toolbox, ToolCall]]) -> list[ToolResult]:
     """Run calls, each with the tools that it may use, and return their results in the same order.
 
-    Tools that are coroutine functions run concurrently; the others run one after the other. A
-    call that fails in any way has the result `{'error': ...}`, as in TRL.
+    Tools that are coroutine functions run concurrently; the others run one after the other, each in the worker of its
+    toolbox. A call that fails in any way has the result `{'error': ...}`, as in TRL.
 
-    Args:
-        calls: pairs of (tools by name, call).
-        timeout: seconds that a call may take; a tool that is still running then is left alone in its thread. None means
-            no limit.
+    After a call that takes longer than the worker's timeout, the environment of its toolbox is lost: the call may still
+    run and change it, so all later calls fail too.
     """
-    outcomes = [_begin(tools, call, timeout) for tools, call in calls]
-    waiting = {place: outcome for place, outcome in enumerate(outcomes) if inspect.isawaitable(outcome)}
-    if waiting:
-        together = asyncio.run_coroutine_threadsafe(_all_of([*waiting.values()], timeout), user_loop())
-        for place, outcome in zip(waiting, together.result(), strict=True):
-            outcomes[place] = outcome
+    outcomes = [_begin(box, call) for box, call in calls]
+    waiting = {place: each for place, each in enumerate(outcomes) if inspect.isawaitable(each)}
+    answers = _await_all([(calls[place][0].worker, each) for place, each in waiting.items()])
+    for place, outcome in zip(waiting, answers, strict=True):
+        outcomes[place] = outcome
     return [_in_words(call.name, outcome) for (_, call), outcome in zip(calls, outcomes, strict=True)]
 
 
@@ -142,47 +145,68 @@ class _Failure:
     words: str
 
 
-def _begin(tools: Mapping[str, Callable], call: ToolCall, timeout: float | None) -> Any:
-    """The value that a tool returned, its coroutine, or the failure."""
+def _begin(box: Toolbox, call: ToolCall) -> Any:
+    """The text that a tool returned, its coroutine, or the failure."""
     if call.error is not None:
         return _Failure(call.error)
-    if call.name not in tools:
+    if call.name not in box.tools:
         return _Failure(f"Tool {call.name[:100]} not found.")
-    tool = tools[call.name]
-    if inspect.iscoroutinefunction(tool):
-        try:
+    if box.is_lost:
+        return _Failure("the environment did not answer an earlier call in time, and is lost")
+    tool = box.tools[call.name]
+    try:
+        if inspect.iscoroutinefunction(tool):
             return tool(**call.arguments)  # wrong arguments raise here, even for coroutine functions
-        except Exception as error:
-            return _failure_of(error)
-    return _in_time(lambda: tool(**call.arguments), timeout)
+        return box.worker.run(lambda: _answer(lambda: tool(**call.arguments)), limited=True)
+    except Exception as error:
+        return _Failure(words_of(error))
 
 
-def _in_time(call: Callable[[], Any], timeout: float | None) -> Any:
-    """Call in a new thread, which can be abandoned."""
-    found: list[Any] = [_Failure(f"no answer within {timeout} seconds")]
+def _answer(call: Callable[[], Any]) -> str | _Failure:
+    try:
+        return _plain(call())
+    except BaseException as error:  # exit() in a tool must not end the run
+        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            raise  # Ctrl-C
+        return _Failure(words_of(error))
 
-    def run() -> None:
+
+def _await_all(waiting: Sequence[tuple[Worker, Any]]) -> list[str | _Failure]:
+    """Await coroutines together. If one of them blocks the loop, all that have not ended by then have no answer."""
+    if not waiting:
+        return []
+    found: dict[int, str | _Failure] = {}
+    begun = []
+
+    async def one(place: int, worker: Worker, coroutine: Any) -> None:
+        limit = asyncio.timeout(worker.timeout)
+        begun.append(place)
         try:
-            found[0] = _plain(call())
-        except BaseException as error:  # exit() in a tool must not end the run
-            found[0] = _failure_of(error)
-
-    thread = threading.Thread(target=run, name="tool", daemon=True)
-    thread.start()
-    thread.join(timeout)
-    return found[0]
-
-
-async def _all_of(coroutines: Sequence[Any], timeout: float | None) -> list[Any]:
-    async def one(coroutine: Any) -> Any:
-        try:
-            return _plain(await asyncio.wait_for(coroutine, timeout))
-        except TimeoutError:
-            return _Failure(f"no answer within {timeout} seconds")
+            async with limit:
+                text = _plain(await coroutine)
         except BaseException as error:
-            return _failure_of(error)
+            text = _late(worker) if limit.expired() else _Failure(words_of(error))
+        found[place] = text
 
-    return [*await asyncio.gather(*map(one, coroutines))]
+    async def every() -> None:
+        await asyncio.gather(*(one(place, *pair) for place, pair in enumerate(waiting)))
+
+    loop, timeouts = user_loop(), [worker.timeout for worker, _ in waiting]
+    patience = None if None in timeouts else max(timeouts) + 1  # a little more than the loop itself has
+    together, seen = asyncio.run_coroutine_threadsafe(every(), loop), -1
+    try:
+        while not together.done() and seen < (seen := len(begun) + len(found)):
+            wait([together], patience)
+    finally:
+        if not together.done():
+            lose_loop(loop)
+    answers = dict(found)
+    return [answers[i] if i in answers else _late(worker) for i, (worker, _) in enumerate(waiting)]
+
+
+def _late(worker: Worker) -> _Failure:
+    worker.lose()
+    return _Failure(f"no answer within {worker.timeout} seconds")
 
 
 def _plain(value: Any) -> str | _Failure:
@@ -193,19 +217,7 @@ def _plain(value: Any) -> str | _Failure:
     return text.encode("utf-8", "replace").decode("utf-8")  # an unpaired surrogate has no UTF-8 form
 
 
-def _failure_of(error: BaseException) -> _Failure:
-    try:
-        words = str(error)
-    except Exception:
-        words = ""
-    return _Failure(words or type(error).__name__)
-
-
 def _in_words(name: str, outcome: str | _Failure) -> ToolResult:
     if isinstance(outcome, _Failure):
-        return ToolResult(name, _plain_error(outcome.words), failed=True)
+        return ToolResult(name, str({"error": outcome.words[:1000]}), failed=True)
     return ToolResult(name, outcome)
-
-
-def _plain_error(words: str) -> str:
-    return str({"error": words[:1000].encode("utf-8", "replace").decode("utf-8")})

@@ -12,6 +12,7 @@ from mlx_grpo_kit.course.catalogue import find
 from mlx_grpo_kit.course.chapters.chapter_25 import exercises as chapter
 from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks.tool_calls import ToolCall, call_tools, parse_tool_calls
+from mlx_grpo_kit.tasks.tools import Toolbox
 
 
 def dense_call(name, arguments):
@@ -163,7 +164,7 @@ def test_calls_are_read_as_the_kit_reads_them():
 def test_calls_fail_where_the_kits_fail():
     for tools, call in chapter.RUN_CALL.cases:
         if call is not None:
-            [theirs] = call_tools([(tools, ToolCall(*call))])
+            [theirs] = call_tools([(Toolbox(tools), ToolCall(*call))])
             text, failed = chapter.run_call(tools, call)
             assert failed == theirs.failed
             assert failed or text.replace("< |", "<|") == theirs.text
