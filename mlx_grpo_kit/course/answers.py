@@ -1,30 +1,33 @@
 """A store of your own code: the source of every answer that passed, for other notebooks and later days.
 
 A file next to the progress file contains, for each exercise, the definitions of the answer and of its helpers from the
-same notebook. Nothing else is executed when an answer is loaded.
+same notebook. Loading an answer executes them as Python executes a module: imports, decorators, default values and
+class bodies run. Any other statement is refused. So a file of answers deserves the trust that its notebooks deserve.
 """
 
 from __future__ import annotations
 
 import ast
 import dis
+import hashlib
 import inspect
 import io
 import json
 import linecache
 import math
+import re
 import sys
 import textwrap
 import time
 import tokenize
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from mlx_grpo_kit.files import read_file, write_file
+from mlx_grpo_kit.files import one_writer, put_aside, read_file, write_file
 
 VERSIONS_KEPT = 5  # per answer, newest last
 
@@ -41,14 +44,29 @@ class Kept:
         name: the name that the source gives to the answer.
         source: Python: imports, helpers, then the answer itself.
         when: the day and time at which it passed.
+        passed: the hash of this source and of the check that it passed; empty if that is not known.
     """
 
     name: str
     source: str
     when: str
+    passed: str = ""
+
+    def has_passed(self, check: str) -> bool:
+        """True if exactly this source passed exactly this check (see `check_of`)."""
+        return self.passed == self.marked(check).passed
+
+    def marked(self, check: str) -> Kept:
+        """This answer, marked as one that passed `check`."""
+        whole = json.dumps([check, self.name, self.source])
+        return replace(self, passed=hashlib.sha256(whole.encode()).hexdigest())
 
     def load(self, id: str) -> Any:
-        """Execute the definitions and return the answer. Tracebacks and `inspect.getsource` find its lines."""
+        """Execute the definitions and return the answer. Tracebacks and `inspect.getsource` find its lines.
+
+        Raises what the definitions raise, and ValueError or SyntaxError for a source that `keep` did not write.
+        """
+        definitions_in(self.source)
         file = f"<your answer to {id}>"
         linecache.cache[file] = (len(self.source), None, self.source.splitlines(keepends=True), file)
         module = types.ModuleType(f"your_answer_{id.replace('.', '_')}")
@@ -58,30 +76,79 @@ class Kept:
         return vars(module)[self.name]
 
 
-def keep(folder: Path, id: str, answer: Any) -> None:
-    """Add the answer's source to the file of answers in `folder`. Raises NotKeptError, or OSError from the disk."""
-    name, source = source_of(answer)
-    answers = read_answers(folder)
-    versions = answers.get(id, [])
-    if not versions or (versions[-1].name, versions[-1].source) != (name, source):
-        versions = [*versions, Kept(name, source, time.strftime("%Y-%m-%d %H:%M:%S"))]
-        answers[id] = versions[-VERSIONS_KEPT:]
-        content = {key: [asdict(each) for each in value] for key, value in sorted(answers.items())}
-        write_file(answers_file(folder), json.dumps(content, indent=1).encode())
+def keep(folder: Path, id: str, answer: Any, check: str = "") -> str:
+    """Add the source of an answer that has passed `check` to the file of answers in `folder`.
+
+    Returns a sentence if the file was damaged. Raises NotKeptError, OSError from the disk, and ValueError if something
+    else than a file is in its place.
+    """
+    new = Kept(*source_of(answer), time.strftime("%Y-%m-%d %H:%M:%S")).marked(check)
+
+    def add(versions: Sequence[Kept]) -> list[Kept]:
+        if versions and (versions[-1].name, versions[-1].source) == (new.name, new.source):
+            return [*versions[:-1], versions[-1].marked(check)]
+        return [*versions, new][-VERSIONS_KEPT:]
+
+    return _change(folder, id, add)
+
+
+def mark(folder: Path, id: str, answer: Kept, check: str) -> None:
+    """Note in the file of answers that a stored answer has passed `check`. Raises as `keep` does."""
+    marked = answer.marked(check)
+    _change(folder, id, lambda versions: [marked if each == answer else each for each in versions])
+
+
+def _change(folder: Path, id: str, change: Callable[[Sequence[Kept]], list[Kept]]) -> str:
+    """Change the versions of one answer in the file. Returns a sentence if a damaged file was put aside."""
+    file, said = answers_file(folder), ""
+    with one_writer(folder):
+        content = read_file(file) if file.exists() else b"{}"
+        answers, damage = _parsed(content)
+        if damage:
+            said = (
+                f"Your file of answers was damaged ({damage}), so check wrote it again with the {len(answers)} answers "
+                f"that it could read. The damaged one is kept as {put_aside(file, content)}."
+            )
+        answers[id] = change(answers.get(id, []))
+        whole = {key: [asdict(each) for each in value] for key, value in sorted(answers.items())}
+        write_file(file, json.dumps(whole, indent=1).encode())
+    return said
 
 
 def answers_file(folder: Path) -> Path:
-    """The file of all answers, JSON: {"16.1": [{"name", "source", "when"}, ...], ...}."""
+    """The file of all answers, JSON: {"16.1": [{"name", "source", "when", "passed"}, ...], ...}."""
     return folder / "answers.json"
 
 
-def read_answers(folder: Path) -> dict[str, list[Kept]]:
-    """Every stored answer, by exercise, newest version last. A file that cannot be read counts as empty."""
+def read_answers(folder: Path) -> tuple[dict[str, list[Kept]], str]:
+    """Every answer in the file, by exercise, newest version last, and what is wrong with the file, if anything is."""
     try:
-        content = json.loads(read_file(answers_file(folder)))
-        return {id: [Kept(**each) for each in versions] for id, versions in content.items() if versions}
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
-        return {}
+        return _parsed(read_file(answers_file(folder)))
+    except FileNotFoundError:
+        return {}, ""
+    except (OSError, ValueError) as error:
+        return {}, str(error)
+
+
+def _parsed(content: bytes) -> tuple[dict[str, list[Kept]], str]:
+    try:
+        whole = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        return {}, f"it is not JSON: {error}"
+    if not isinstance(whole, dict):
+        return {}, f"it is a JSON {type(whole).__name__}, not an object"
+    names = {each.name for each in fields(Kept)}
+    answers, odd = {}, []
+    for id, versions in whole.items():
+        dicts = [each for each in versions if isinstance(each, dict)] if isinstance(versions, list) else []
+        texts = [{name: each[name] for name in names & each.keys() if isinstance(each[name], str)} for each in dicts]
+        kept = [Kept(**each) for each in texts if names - each.keys() <= {"passed"}]
+        is_id = re.fullmatch(r"[0-9]{2}[.][0-9]+", id)
+        if not is_id or not isinstance(versions, list) or len(kept) < len(versions):
+            odd.append(id)
+        if is_id and kept:
+            answers[id] = kept
+    return answers, f"it has no answer where one is expected: {', '.join(map(repr, odd[:3]))}" if odd else ""
 
 
 def source_of(answer: Any) -> tuple[str, str]:
@@ -214,6 +281,33 @@ def _literal(name: str, value: Any) -> str:
     raise NotKeptError(f"it needs `{name}`, which is {type(value).__name__} of this notebook")
 
 
+def definitions_in(source: str) -> list[ast.stmt]:
+    """The statements of a stored answer.
+
+    Raises SyntaxError, or ValueError for a statement that `keep` does not write: anything but an import, a definition,
+    or a name for a plain value, a lambda or another name.
+    """
+    kinds = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    statements = ast.parse(source).body
+    for node in statements:
+        if not isinstance(node, kinds) and not _names_a_value(node):
+            raise ValueError(f"line {node.lineno} is not an import, a definition or a plain value")
+    return statements
+
+
+def _names_a_value(node: ast.stmt) -> bool:
+    if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name) or len(node.targets) > 1:
+        return False
+    if isinstance(node.value, ast.Lambda | ast.Name) or re.fullmatch(
+        r"float\('-?(nan|inf)'\)", ast.unparse(node.value)
+    ):
+        return True
+    with suppress(ValueError, TypeError):
+        ast.literal_eval(node.value)
+        return True
+    return False
+
+
 def as_one_file(answers: Mapping[str, Kept], titles: Mapping[str, str]) -> str:
     """All answers as one readable Python file: imports first, then exercise by exercise.
 
@@ -224,10 +318,9 @@ def as_one_file(answers: Mapping[str, Kept], titles: Mapping[str, str]) -> str:
     parts: list[str] = []
     known: dict[str, str] = {}
     for id in sorted(answers, key=lambda id: [int(part) for part in id.split(".")]):
-        tree = ast.parse(answers[id].source)
         lines = answers[id].source.splitlines()
         new, renamed = [], {}
-        for node in tree.body:
+        for node in definitions_in(answers[id].source):
             text = "\n".join(lines[_begins(node) - 1 : node.end_lineno])
             if isinstance(node, ast.Import | ast.ImportFrom):
                 imports[text] = None

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import importlib
+import inspect
+import json
 from pathlib import Path
 
 from mlx_grpo_kit.course import chapters as chapter_folders
@@ -31,3 +35,19 @@ def find(id: str) -> Exercise:
         if exercise.id == id:
             return exercise
     raise LookupError(f"there is no exercise {id!r}; this chapter has {', '.join(one.id for one in known)}.")
+
+
+def check_of(exercise: Exercise) -> str:
+    """A hash of what decides whether an answer to an exercise passes: its prompt and signature, its chapter's code."""
+    signature = str(inspect.signature(exercise.solution)) if inspect.isfunction(exercise.solution) else ""
+    parts = [exercise.id, exercise.prompt, signature, _code_of(exercise.id.partition(".")[0])]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+@functools.cache
+def _code_of(chapter: str) -> str:
+    """A hash of the modules of a chapter, without its pictures."""
+    files = sorted(
+        file for folder in chapter_folders.__path__ for file in Path(folder, f"chapter_{chapter}").glob("*.py")
+    )
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()

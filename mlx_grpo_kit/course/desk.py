@@ -6,16 +6,17 @@ import functools
 import inspect
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from mlx_grpo_kit.course.answers import as_one_file
-from mlx_grpo_kit.course.catalogue import find
+from mlx_grpo_kit.course.answers import as_one_file, definitions_in
+from mlx_grpo_kit.course.catalogue import check_of, find
 from mlx_grpo_kit.course.compare import say
 from mlx_grpo_kit.course.exercise import Result
 from mlx_grpo_kit.course.kinds import as_the_solution_returns
-from mlx_grpo_kit.course.record import kept_answers, passed_here, record
+from mlx_grpo_kit.course.record import kept_answers, mark_kept, passed_here, record
 from mlx_grpo_kit.files import write_file
 from mlx_grpo_kit.viz.box import colored_box
 from mlx_grpo_kit.viz.kernel import notebook_shell
@@ -80,39 +81,63 @@ def solution(id: str) -> Note:
 def use(id: str) -> Any:
     """Your answer to exercise `id` if it has passed, today or before, else the kit's solution. Prints which of the two.
 
-    So the rest of a notebook runs whether you did the exercise or not. Results come in the kinds that the solution
-    returns, such as MLX's arrays, even if your answer returns lists. Raises LookupError for an unknown exercise.
+    So the rest of a notebook runs whether you did the exercise or not. If your stored answer or the exercise has
+    changed since it passed, it is checked again first. Results come in the kinds that the solution returns, such as
+    MLX's arrays, even if your answer returns lists. Raises LookupError for an unknown exercise.
     """
     exercise, chapter = find(id), str(id).partition(".")[0]
-    kept = kept_answers().get(id)
     if id in passed_here:
         print(f"{id}: yours")
         return as_the_solution_returns(exercise, passed_here[id])
-    if kept is None:
-        print(f"{id}: the kit's (you have not passed it yet)")
+    kept, damage = kept_answers()
+    if id not in kept:
+        reason = f"your file of answers is damaged: {damage}" if damage else "you have not passed it yet"
+        print(f"{id}: the kit's ({reason})")
         return exercise.solution
+    newest, again = kept[id][-1], ""
     try:
-        answer = kept[-1].load(id)
-    except Exception as error:
-        print(f"{id}: the kit's (yours of {kept[-1].when} cannot be loaded: {type(error).__name__}: {say(error)})")
+        answer = newest.load(id)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        print(f"{id}: the kit's (yours of {newest.when} cannot be loaded: {type(error).__name__}: {say(error)})")
         return exercise.solution
-    print(f"{id}: yours, from chapter {chapter} ({kept[-1].when})")
+    if not newest.has_passed(check_of(exercise)):
+        result = exercise.examine(answer)
+        if not result:
+            print(f"{id}: the kit's (yours of {newest.when} does not pass the check: {result.message})")
+            return exercise.solution
+        mark_kept(id, newest)
+        again = ", checked again"
+    print(f"{id}: yours, from chapter {chapter} ({newest.when}{again})")
     return as_the_solution_returns(exercise, answer)
 
 
 def my_code(path: str | os.PathLike = "my_code.py") -> Path:
     """Write all your answers that have passed as one Python file, exercise by exercise, and return its path.
 
-    Raises ValueError if there are no answers yet, FileExistsError for a file that `my_code` did not write, and OSError
-    if it cannot be written.
+    Prints which stored answers are not Python that `check` has kept, and leaves them out. Raises ValueError if there
+    are no answers, FileExistsError for a file that `my_code` did not write, and OSError if it cannot be written.
     """
     path = Path(path)
-    newest = {id: versions[-1] for id, versions in kept_answers().items()}
+    kept, damage = kept_answers()
+    if damage:
+        print(f"Your file of answers is damaged: {damage}.")
+    newest, titles = {}, {}
+    for id, versions in kept.items():
+        try:
+            definitions_in(versions[-1].source)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            print(f"{id} is left out: {type(error).__name__}: {say(error)}")
+            continue
+        newest[id] = versions[-1]
+        with suppress(LookupError):  # an exercise of another version
+            titles[id] = find(id).title
     if not newest:
         raise ValueError("There are no answers yet: check keeps each one that passes.")
     if path.exists() and not path.read_bytes().startswith(as_one_file({}, {}).rstrip().encode()):
         raise FileExistsError(f"{path} is not a file of my_code. Give another name.")
-    write_file(path, as_one_file(newest, {id: find(id).title for id in newest}).encode())
+    write_file(path, as_one_file(newest, titles).encode())
     return path
 
 

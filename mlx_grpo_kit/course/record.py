@@ -9,10 +9,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from mlx_grpo_kit.course.answers import Kept, NotKeptError, keep, read_answers
-from mlx_grpo_kit.course.catalogue import chapters, exercises
+from mlx_grpo_kit.course.answers import Kept, NotKeptError, keep, mark, read_answers
+from mlx_grpo_kit.course.catalogue import chapters, check_of, exercises, find
 from mlx_grpo_kit.course.syllabus import COURSE
-from mlx_grpo_kit.files import read_file, write_file
+from mlx_grpo_kit.files import one_writer, put_aside, read_file, write_file
 
 PLACE = "MLX_GRPO_KIT_PROGRESS"  # an environment variable with the path of another file
 
@@ -40,48 +40,58 @@ def passed() -> set[str]:
         return set(passed_here)
 
 
-def kept_answers() -> dict[str, list[Kept]]:
-    """The source of every answer that has passed and could be kept, by exercise, the newest version last."""
+def kept_answers() -> tuple[dict[str, list[Kept]], str]:
+    """The source of every answer that has passed and could be kept, by exercise, the newest version last.
+
+    The second result says what is wrong with the file of answers; it is empty if nothing is.
+    """
     try:
         return read_answers(progress_file().parent)
-    except RuntimeError:
-        return {}
+    except RuntimeError as error:
+        return {}, str(error)
 
 
 def record(id: str, answer: Any) -> str:
     """Store that `answer` passed, and its source; only for this session if no file can be read or written.
 
-    Returns a sentence for the reader if the source cannot be kept, or if the file of passed exercises was damaged. The
-    damaged file is kept next to the new one.
+    Returns sentences for the reader if something could not be stored, or if a file was damaged. The damaged file is
+    kept next to the new one.
     """
-    return " ".join(filter(None, [_record_id(id, answer), _keep_source(id, answer)]))
-
-
-def _keep_source(id: str, answer: Any) -> str:
-    with suppress(OSError, RuntimeError):
-        try:
-            keep(progress_file().parent, id, answer)
-        except NotKeptError as error:
-            return f"Other notebooks cannot use this answer: {error}."
-    return ""
-
-
-def _record_id(id: str, answer: Any) -> str:
     passed_here[id] = answer
-    with suppress(OSError, ValueError, RuntimeError):  # no home, no room, a pipe or somebody else's file
-        path = progress_file()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        done, aside = set(), None
+    said = []
+    for store in (_store_id, _store_source):
         try:
-            done = _ids(read_file(path))
-        except FileNotFoundError:
-            pass
+            said.append(store(id, answer))
+        except NotKeptError as error:
+            said.append(f"Other notebooks cannot use this answer: {error}.")
+        except (OSError, ValueError, RuntimeError) as error:  # no home, no room, a pipe or somebody else's file
+            said.append(f"This could not be stored, so it counts until the kernel stops: {str(error).rstrip('.')}.")
+    return " ".join(dict.fromkeys(filter(None, said)))
+
+
+def _store_id(id: str, answer: Any) -> str:
+    path, said = progress_file(), ""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with one_writer(path.parent):
+        content = read_file(path) if path.exists() else b"[]"
+        try:
+            done = _ids(content)
         except DamagedError:
-            aside = _put_aside(path)
+            done = set()
+            aside = put_aside(path, content)
+            said = f"Your progress file was damaged, so check began a new one. The old one is kept as {aside}."
         write_file(path, json.dumps(sorted(done | passed_here.keys())).encode())
-        if aside is not None:
-            return f"Your progress file was damaged, so check began a new one. The old one is kept as {aside}."
-    return ""
+    return said
+
+
+def _store_source(id: str, answer: Any) -> str:
+    return keep(progress_file().parent, id, answer, check_of(find(id)))
+
+
+def mark_kept(id: str, answer: Kept) -> None:
+    """Store that a kept answer has passed the check of today; nothing happens if that is not possible."""
+    with suppress(OSError, ValueError, RuntimeError):
+        mark(progress_file().parent, id, answer, check_of(find(id)))
 
 
 def _ids(content: bytes) -> set[str]:
@@ -93,12 +103,6 @@ def _ids(content: bytes) -> set[str]:
     if not isinstance(ids, list) or not all(isinstance(id, str) for id in ids):
         raise DamagedError("a progress file is a JSON list of ids, such as '01.1'")
     return set(ids)
-
-
-def _put_aside(path: Path) -> Path:
-    """Rename a file to the first free name of progress.json.damaged, progress.json.damaged2, ..."""
-    names = (path.with_name(f"{path.name}.damaged{number}") for number in ("", *range(2, 1000)))
-    return path.rename(next(name for name in names if not name.exists()))
 
 
 def progress(chapter: str | None = None) -> Progress:

@@ -8,11 +8,15 @@ import glob
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from mlx_grpo_kit.files.manifest import MANIFEST, check_replaceable, remove_folder, write_manifest
+
+LOCK = ".mlx_grpo_kit.lock"  # an empty file that stays: without it, two processes could each lock one of their own
+LOCK_SECONDS = 10
 
 
 @contextmanager
@@ -154,6 +158,34 @@ def free_name(folder: Path, stem: str, suffix: str = "") -> Path:
     """The first name in `folder` that nothing has: stem + suffix, then stem2 + suffix, stem3 + suffix, ..."""
     names = (folder / f"{stem}{number}{suffix}" for number in ("", *range(2, 1000)))
     return next(name for name in names if not os.path.lexists(name))
+
+
+def put_aside(file: Path, content: bytes) -> Path:
+    """Write the content of a damaged file next to it, as file.damaged or the first free name after that."""
+    aside = free_name(file.parent, f"{file.name}.damaged")
+    write_file(aside, content)
+    return aside
+
+
+@contextmanager
+def one_writer(folder: Path) -> Iterator[None]:
+    """A context that one process or thread at a time enters per folder: read a file, change it, write it.
+
+    If the folder or its disk has no locks, or another holder does not end within LOCK_SECONDS, it is entered all the
+    same. Do not nest it.
+    """
+    with ExitStack() as stack:
+        with suppress(OSError):
+            # Not the folder itself: NFS, as of many home directories, locks only what is open for writing.
+            lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW, 0o600)
+            stack.callback(os.close, lock)
+            end = time.monotonic() + LOCK_SECONDS
+            while time.monotonic() < end:
+                with suppress(BlockingIOError):
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                time.sleep(0.01)
+        yield
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Passed answers are stored as source and used in other kernels; their results get the types that later cells need."""
 
+import errno
 import json
 import os
 import subprocess
@@ -10,11 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from mlx_grpo_kit.course import my_code, record, use
+from mlx_grpo_kit.course import Exercise, catalogue, check, my_code, record, use
 from mlx_grpo_kit.course.answers import NotKeptError, answers_file, as_one_file, keep, read_answers, source_of
-from mlx_grpo_kit.course.catalogue import chapters, exercises, find
+from mlx_grpo_kit.course.catalogue import chapters, check_of, exercises, find
 from mlx_grpo_kit.course.compare import as_numpy, same, shape_of
 from mlx_grpo_kit.course.kinds import as_the_solution_returns, example_of, in_kind_of
+from mlx_grpo_kit.files import one_writer
+from mlx_grpo_kit.files.atomic import LOCK
 from mlx_grpo_kit.runtime import mx
 
 IN_A_NOTEBOOK = """
@@ -130,30 +133,242 @@ def test_an_answer_that_cannot_be_stored_is_reported(cell, source, reason):
         source_of(mine)
 
 
-def test_the_newest_versions_are_kept_and_damage_loses_nothing_else(cell, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv(record.PLACE, str(tmp_path / "progress.json"))
-    monkeypatch.setattr(record, "passed_here", {})
-    monkeypatch.setattr("mlx_grpo_kit.course.desk.passed_here", {})
+def kept_in(folder):
+    """The stored answers, in a file without damage."""
+    answers, damage = read_answers(folder)
+    assert damage == ""
+    return answers
+
+
+def forward(number):
+    """An answer to 01.1 that passes, and differs from those of other numbers."""
+    return f"def mine(f, x, h):\n    return (f(x + h) - f(x)) / h + 0 * {number}"
+
+
+def test_the_newest_versions_are_kept(cell, tmp_path, capsys):
     for number in range(8):
-        keep(tmp_path, "01.1", cell(f"def mine(f, x, h):\n    return {number}")["mine"])
-        keep(tmp_path, "01.1", cell(f"def mine(f, x, h):\n    return {number}")["mine"])
-    assert [each.source[-2] for each in read_answers(tmp_path)["01.1"]] == list("34567")
-    assert use("01.1")(None, 0, 0) == 7
-    content = json.loads(answers_file(tmp_path).read_text())
-    content["01.1"][-1]["source"] = "def mine(:"
-    answers_file(tmp_path).write_text(json.dumps(content))
-    assert use("01.1") is find("01.1").solution
-    assert "cannot be loaded: SyntaxError" in capsys.readouterr().out
-    for damaged in ("", "[]", "7", '{"01.1": 3}', '{"01.1": [{}]}', "[" * 100_000):
-        answers_file(tmp_path).write_text(damaged)
-        assert read_answers(tmp_path) == {}
-        with pytest.raises(ValueError, match="no answers yet"):
-            my_code(tmp_path / "mine.py")
-    keep(tmp_path, "01.1", cell("def mine(f, x, h):\n    return 1")["mine"])
+        for _ in range(2):
+            keep(tmp_path, "01.1", cell(forward(number))["mine"])
+    assert [each.source[-2] for each in kept_in(tmp_path)["01.1"]] == list("34567")
+    assert use("01.1")(lambda x: x * x, 3.0, 0.1) == pytest.approx(6.1)
     (tmp_path / "other.py").write_text("print(1)\n")
     with pytest.raises(FileExistsError, match=r"other\.py is not a file of my_code"):
         my_code(tmp_path / "other.py")
     assert my_code(my_code(tmp_path / "mine.py")).exists()
+
+
+ZEROS = "def mine(f, x, h):\n    return 0.0\n"
+
+
+def edit(folder, id, **changes):
+    """Edit the newest version of a stored answer by hand."""
+    content = json.loads(answers_file(folder).read_text())
+    content[id][-1].update(changes)
+    answers_file(folder).write_text(json.dumps({key: content[key] for key in content}))
+
+
+def test_a_stored_answer_is_checked_again_only_if_it_or_its_exercise_changed(tmp_path, monkeypatch, capsys, cell):
+    examined = []
+    examine = Exercise.examine
+    monkeypatch.setattr(Exercise, "examine", lambda self, answer: examined.append(self.id) or examine(self, answer))
+    assert record.record("01.1", cell(forward(1))["mine"]) == ""
+    record.passed_here.clear()  # as after a restart of the kernel
+
+    def said():
+        """Use the answer twice. The first of the two checks it again where that is due."""
+        found = use("01.1"), use("01.1")
+        assert not record.passed_here
+        assert (found[0] is find("01.1").solution) == (found[1] is find("01.1").solution)
+        return capsys.readouterr().out, len(examined)
+
+    assert "checked again" not in said()[0]
+    assert examined == []  # passed exactly this check with exactly this source
+
+    for number, change in enumerate(({"passed": ""}, {"source": forward(2)}, {"passed": "0" * 64}), start=1):
+        edit(tmp_path, "01.1", **change)
+        words, count = said()
+        assert words.count("yours, from chapter 01") == 2
+        assert (words.count(", checked again)"), count) == (1, number)
+
+    exercise = find("01.1")
+    for name, value in {"prompt": "Another task.", "solution": lambda f, x, step: None}.items():
+        with monkeypatch.context() as patch:
+            patch.setitem(vars(exercise), name, value)
+            assert not kept_in(tmp_path)["01.1"][-1].has_passed(check_of(exercise))
+    monkeypatch.setattr(catalogue, "_code_of", lambda chapter: "the cases were changed")
+    words, count = said()
+    assert (words.count(", checked again)"), count) == (1, 4)
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (ZEROS, "does not pass the check: `forward_slope(square, 3, 0.1)` gave 0, expected 6.1"),
+        ("mine = 3\n", "does not pass the check: check got 3, a int"),
+        ("def mine(f):\n    return 1\n", "does not pass the check"),
+        ("def other(f, x, h):\n    return 1\n", "cannot be loaded: KeyError"),
+        ("def mine(:", "cannot be loaded: SyntaxError"),
+        ("import sys\nsys.exit()\n", "cannot be loaded: ValueError: line 2 is not an import, a definition or a plain"),
+        ("print(1)\n", "cannot be loaded: ValueError: line 1"),
+        ("mine = print(1)\n", "cannot be loaded: ValueError: line 1"),
+        ("mine, other = 1, 2\n", "cannot be loaded: ValueError: line 1"),
+        ("if True:\n    mine = 1\n", "cannot be loaded: ValueError: line 1"),
+        ("def mine(f, x, h=exit()):\n    return 1\n", "cannot be loaded: SystemExit"),
+        ("mine = '\ud800'", "cannot be loaded: UnicodeEncodeError"),
+        ("mine = 1\0", "cannot be loaded: "),
+        ("", "cannot be loaded: KeyError"),
+        ("(" * 5000, "cannot be loaded: "),
+    ],
+)
+def test_a_wrong_answer_in_the_file_is_not_handed_out(cell, tmp_path, capsys, source, words):
+    record.record("01.1", cell(forward(1))["mine"])
+    record.record("01.3", (-3, 2, 1.0))
+    record.passed_here.clear()
+    edit(tmp_path, "01.1", source=source)
+    assert use("01.1") is find("01.1").solution
+    assert words in capsys.readouterr().out
+    assert use("01.3") == (-3, 2, 1.0)
+    assert "answer_01_3 = (-3, 2, 1.0)" in my_code(tmp_path / "mine.py").read_text()
+
+
+def nineteen(folder):
+    """A file of nineteen answers, as bytes."""
+    for number in range(1, 20):
+        keep(folder, f"50.{number}", number)
+    return answers_file(folder).read_bytes()
+
+
+def conflict(content):
+    return content.replace(b'"answer = 7', b'<<<<<<< HEAD\n"answer = 7', 1) + b"=======\n}\n>>>>>>> theirs\n"
+
+
+DAMAGED = {
+    "trailing comma": lambda content: content[:-2] + b",\n}",
+    "merge conflict": conflict,
+    "a list": lambda content: b"[" + content + b"]",
+    "a number": lambda content: b"7",
+    "a NUL": lambda content: content.replace(b"7", b"\0", 1),
+    "not UTF-8": lambda content: content.replace(b"7", b"\xff", 1),
+    "endless brackets": lambda content: b"[" * 100_000,
+    "a huge number": lambda content: b'{"50.1": ' + b"1" * 5000 + b"}",
+    "nothing": lambda content: b"",
+    "twice": lambda content: content * 2,
+}
+ODD = {  # the other eighteen are there
+    "an odd entry": lambda answers: answers.update({"50.7": 3}),
+    "an odd version": lambda answers: answers.update({"50.7": [3]}),
+    "an empty version": lambda answers: answers.update({"50.7": [{}]}),
+    "a version without source": lambda answers: answers["50.7"][0].pop("source"),
+    "a wrong type": lambda answers: answers["50.7"][0].update(source=["answer = 7"]),
+    "an odd id": lambda answers: answers.update({"seven": answers.pop("50.7")}),
+    "no versions": lambda answers: answers.update({"50.7": None}),
+}
+
+
+@pytest.mark.parametrize("damage", [*DAMAGED, *ODD, *range(0, 1000, 10)])
+def test_a_damaged_file_of_answers_is_put_aside_and_what_can_be_read_stays(tmp_path, damage):
+    """A number: the file was cut off after that share of it, in thousandths."""
+    content = nineteen(tmp_path)
+    if damage in ODD:
+        answers = json.loads(content)
+        ODD[damage](answers)
+        damaged = json.dumps(answers).encode()
+    else:
+        damaged = DAMAGED[damage](content) if damage in DAMAGED else content[: len(content) * damage // 1000]
+    answers_file(tmp_path).write_bytes(damaged)
+    before, words = read_answers(tmp_path)
+    assert len(before) == (18 if damage in ODD else 0)
+    assert words
+    assert words in (remark := keep(tmp_path, "01.3", (-3, 2, 1.0)))
+    aside = tmp_path / "answers.json.damaged"
+    assert f"with the {len(before)} answers that it could read. The damaged one is kept as {aside}." in remark
+    assert aside.read_bytes() == damaged
+    assert kept_in(tmp_path).keys() == {*before, "01.3"}
+    assert keep(tmp_path, "01.4", 1) == ""
+    answers_file(tmp_path).write_bytes(damaged)
+    keep(tmp_path, "01.3", (-3, 2, 1.0))
+    assert (tmp_path / "answers.json.damaged2").read_bytes() == damaged
+
+
+@pytest.mark.parametrize("harmless", [lambda content: b"\xef\xbb\xbf" + content, lambda content: content + b"\n\n"])
+def test_a_file_that_an_editor_saved_is_not_damaged(tmp_path, harmless):
+    content = nineteen(tmp_path)
+    answers = json.loads(content)
+    answers["50.1"][0]["of a later version"] = 1
+    answers_file(tmp_path).write_bytes(harmless(json.dumps(answers).encode()))
+    assert keep(tmp_path, "01.3", (-3, 2, 1.0)) == ""
+    assert len(kept_in(tmp_path)) == 20
+    assert not list(tmp_path.glob("*.damaged*"))
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+@pytest.mark.parametrize("damaged", [False, True])
+def test_where_nothing_can_be_written_nothing_is_lost(tmp_path, monkeypatch, capsys, number, damaged):
+    content = nineteen(tmp_path) + b"," * damaged
+    answers_file(tmp_path).write_bytes(content)
+
+    def fail(path):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("mlx_grpo_kit.files.atomic._flush", fail)
+    note = check("01.3", (-3, 2, 1.0))
+    assert note
+    assert f"This could not be stored, so it counts until the kernel stops: [Errno {number}]" in note.text
+    assert answers_file(tmp_path).read_bytes() == content
+    assert not [path for path in tmp_path.iterdir() if path.name.endswith((".new", ".damaged"))]
+    assert use("01.3") == (-3, 2, 1.0)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/null", path)])
+def test_something_else_in_the_place_of_the_answers_is_left_alone(tmp_path, capsys, make):
+    make(answers_file(tmp_path))
+    before = answers_file(tmp_path).lstat()
+    assert "expected a file" in check("01.3", (-3, 2, 1.0)).text
+    assert answers_file(tmp_path).lstat() == before
+    record.passed_here.clear()
+    assert use("01.3") == find("01.3").solution
+    assert "01.3: the kit's (your file of answers is damaged: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/null", path)])
+def test_something_else_in_the_place_of_the_lock_does_not_matter(tmp_path, make):
+    make(tmp_path / LOCK)
+    assert check("01.3", (-3, 2, 1.0)).text == find("01.3").explain
+    assert "01.3" in kept_in(tmp_path)
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from mlx_grpo_kit.course import record
+own = Path(sys.argv[1])
+record.check_of = record.find = lambda id: ""
+own.touch()
+while len(list(own.parent.glob("ready*"))) < 2:
+    pass
+for number in range(40):
+    assert record.record(f"{own.name[-2:]}.{number}", number) == ""
+    record.passed_here.clear()
+"""
+
+
+def test_two_kernels_that_record_at_once_lose_no_answer(tmp_path):
+    environment = {**os.environ, record.PLACE: str(tmp_path / "progress.json")}
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path / f"ready{number}")], env=environment)
+        for number in (50, 51)
+    ]
+    assert [writer.wait(100) for writer in writers] == [0, 0]
+    everything = {f"{chapter}.{number}" for chapter in (50, 51) for number in range(40)}
+    assert kept_in(tmp_path).keys() == everything
+    assert set(json.loads((tmp_path / "progress.json").read_text())) == everything
+
+
+def test_a_lock_that_nobody_gives_back_is_not_waited_for_without_end(tmp_path, monkeypatch):
+    monkeypatch.setattr("mlx_grpo_kit.files.atomic.LOCK_SECONDS", 0.05)
+    with one_writer(tmp_path):  # a process that was stopped in its middle
+        assert check("01.3", (-3, 2, 1.0))
+    assert "01.3" in kept_in(tmp_path)
 
 
 def test_names_with_two_meanings_are_distinguished_in_the_file(cell, tmp_path):
@@ -164,7 +379,7 @@ def test_names_with_two_meanings_are_distinguished_in_the_file(cell, tmp_path):
     third = "SCALE = 2\ndef helper(x, scale=1):\n    return SCALE * x * scale\ndef three(x):\n    return helper(x) - 1"
     for id, source, name in (("02.1", first, "one"), ("02.10", second, "two"), ("02.2", third, "three")):
         keep(tmp_path, id, cell(source)[name])
-    code = as_one_file({id: versions[-1] for id, versions in read_answers(tmp_path).items()}, {"02.1": "One"})
+    code = as_one_file({id: versions[-1] for id, versions in kept_in(tmp_path).items()}, {"02.1": "One"})
     space = {}
     exec(compile(code, "my_code.py", "exec"), space)
     assert (space["one"](1), space["two"](1), space["three"](1)) == (6, 7, 1)

@@ -13,6 +13,7 @@ from mlx_grpo_kit.course import Exercise, Mistake, check, hint, progress, record
 from mlx_grpo_kit.course.chapters.chapter_01.exercises import central_slope, forward_slope
 from mlx_grpo_kit.course.compare import Told, same, show, told_apart
 from mlx_grpo_kit.course.exercise import is_stub
+from mlx_grpo_kit.files.atomic import LOCK
 from mlx_grpo_kit.tensor import Tensor
 
 
@@ -153,7 +154,7 @@ def test_a_place_that_is_not_a_file_is_left_alone(make):
     assert check("01.1", forward_slope)
     assert progress("01").done == 1
     assert place.lstat() == before
-    assert {each.name for each in place.parent.iterdir()} == {place.name, "answers.json"}
+    assert {each.name for each in place.parent.iterdir()} == {place.name, "answers.json", LOCK}
 
 
 def test_without_a_home(monkeypatch):
