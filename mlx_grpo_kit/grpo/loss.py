@@ -13,13 +13,15 @@ cases are TRL 1.16's.
 """
 
 import math
+from functools import reduce
+from operator import and_
 from typing import NamedTuple
 
 from mlx_grpo_kit.grpo import arrays as xp
 from mlx_grpo_kit.grpo.arrays import Array
 from mlx_grpo_kit.grpo.checks import check_numbers
 from mlx_grpo_kit.grpo.loss_config import GRPOLossConfig
-from mlx_grpo_kit.grpo.objectives import LossType, TokenBatch, lengths
+from mlx_grpo_kit.grpo.objectives import LossType, TokenBatch, bounded_exp, log_ratio_at
 from mlx_grpo_kit.grpo.off_policy import importance_weights, on_policy_enough
 from mlx_grpo_kit.runtime import mx
 
@@ -86,6 +88,10 @@ def compute_grpo_loss(
     others = {"old_logps": old_logps, "ref_logps": ref_logps, "sampling_logps": sampling_logps}
     check_numbers(completion_mask, num_items_in_batch, logps=logps, **others)
     return loss
+
+
+LARGEST_EXPONENT = 80.0
+"""e to this power is finite in float32, with room for factors."""
 
 
 class Part(NamedTuple):
@@ -257,30 +263,34 @@ def token_losses(
     correction = None
     if config.importance_sampling_correction is not None:
         correction = importance_weights(config, old, sampling, mask)
-    advantages = xp.where(mask, advantages, 0.0) if advantages.ndim == 2 else advantages[:, None]
-    batch = TokenBatch(
-        logps=current,
-        log_ratio=log_ratio,
-        ratio=_importance_ratio(log_ratio, mask, config.importance_sampling_level),
-        advantages=xp.stop_gradient(advantages),
-        mask=mask,
-        correction=correction,
-    )
+    advantages = xp.stop_gradient(xp.where(mask, advantages, 0.0) if advantages.ndim == 2 else advantages[:, None])
 
-    per_token_objective, events = config.type.objective(batch, config)
-    per_token_loss = -per_token_objective
-    policy_mask = mask
+    policy_mask, factors = mask, []  # of the objective, number by number
     if config.top_entropy_quantile < 1:
         quantile = config.top_entropy_quantile
         policy_mask = high_entropy_mask(entropies, mask, quantile) if part is None else part.policy_mask
-        per_token_loss = per_token_loss * policy_mask
+        factors.append(policy_mask)
     if config.off_policy_mask_threshold is not None:
-        kept = on_policy_enough(
-            config.off_policy_mask_threshold, batch.advantages, xp.stop_gradient(current), sampling, mask
-        )
-        per_token_loss = per_token_loss * kept
+        threshold = config.off_policy_mask_threshold
+        factors.append(on_policy_enough(threshold, advantages, xp.stop_gradient(current), sampling, mask))
     if correction is not None and not config.type.applies_correction:
-        per_token_loss = per_token_loss * correction
+        factors.append(correction)
+    kept = reduce(and_, [mask, *(factor != 0 for factor in factors)])
+
+    exponents = log_ratio_at(config.importance_sampling_level, log_ratio, mask)
+    batch = TokenBatch(
+        logps=current,
+        log_ratio=log_ratio,
+        ratio=bounded_exp(exponents, LARGEST_EXPONENT, False if config.kl_has_ratio else ~kept),
+        advantages=advantages,
+        mask=mask,
+        correction=correction,
+        kept=kept,
+    )
+    per_token_objective, events = config.type.objective(batch, config)
+    per_token_loss = -per_token_objective
+    for factor in factors:
+        per_token_loss = per_token_loss * factor
     if ref_logps is not None:
         reference = xp.stop_gradient(at_completion_tokens("ref_logps", xp.as_floats(ref_logps, logps)))
         kl = _k3(reference - current)
@@ -308,12 +318,6 @@ def high_entropy_mask(entropies: Array, completion_mask: Array, top_entropy_quan
     place = (1 - top_entropy_quantile) * xp.maximum(xp.as_type(mask, entropies).sum() - 1, 0)
     low, high = (xp.at(in_order, round_to(place)) for round_to in (xp.floor, xp.ceil))
     return mask & (entropies >= xp.where(high > low, low + (high - low) * (place - xp.floor(place)), low))
-
-
-def _importance_ratio(log_ratio: Array, mask: Array, level: str) -> Array:
-    if level == "sequence":
-        log_ratio = log_ratio.sum(axis=1, keepdims=True) / lengths(mask)
-    return xp.exp(log_ratio)
 
 
 def _k3(log_ratio: Array) -> Array:

@@ -135,6 +135,11 @@ class GRPOLossConfig:
         return 1 - self.epsilon, 1 + (self.epsilon if self.epsilon_high is None else self.epsilon_high)
 
     @property
+    def kl_has_ratio(self) -> bool:
+        """True if the KL penalty is multiplied by the ratio, of which it is then a function everywhere."""
+        return self.beta != 0 and self.use_bias_correction_kl
+
+    @property
     def needs_entropies(self) -> bool:
         """True if the loss uses the entropies of the distributions that tokens were sampled from."""
         return self.entropy_coef != 0 or self.top_entropy_quantile < 1

@@ -35,12 +35,14 @@ class TokenBatch(NamedTuple):
     Attributes:
         logps: [B, T], log-probabilities under the trained policy; 0 where masked.
         log_ratio: [B, T], `logps` minus the log-probabilities of the sampling policy; 0 where masked.
-        ratio: exp(log_ratio) [B, T], or [B, 1] with importance_sampling_level "sequence".
+        ratio: exp(log_ratio) [B, T], or [B, 1] with importance_sampling_level "sequence". It may be infinite.
         advantages: [B, 1] or [B, T].
         mask: bool [B, T], the tokens that the loss counts.
         correction: the weights for a sampler that computes otherwise than the learner (`importance_weights`), [B, T] or
             [B, 1]; None without `importance_sampling_correction`. They multiply every objective but those that apply
             them themselves.
+        kept: bool [B, T], the tokens whose objective reaches the loss. The others are masked, or dropped by
+            `top_entropy_quantile`, `off_policy_mask_threshold` or a `correction` of 0. None: all tokens of the mask.
     """
 
     logps: Array
@@ -49,6 +51,7 @@ class TokenBatch(NamedTuple):
     advantages: Array
     mask: Array
     correction: Array | None = None
+    kept: Array | None = None
 
 
 Objective = Callable[[TokenBatch, "GRPOLossConfig"], tuple[Array, dict[str, Array]]]
@@ -85,8 +88,11 @@ class LossType:
 
 def clipped(batch: TokenBatch, config: GRPOLossConfig) -> tuple[Array, dict[str, Array]]:
     """min(r A, clip(r, 1 - epsilon, 1 + epsilon_high) A). PPO, https://arxiv.org/abs/1707.06347, equation 7."""
-    low, high = config.clip_range
-    ratio, advantages = batch.ratio, batch.advantages
+    return _clipped(_ratio(batch, config, *_flat_above(batch, config)), batch, config)
+
+
+def _clipped(ratio: Array, batch: TokenBatch, config: GRPOLossConfig) -> tuple[Array, dict[str, Array]]:
+    (low, high), advantages = config.clip_range, batch.advantages
     clipped_ratio = clamp(ratio, low, high)
     if config.delta is not None:
         ratio = clamp(ratio, -math.inf, config.delta)
@@ -114,8 +120,8 @@ def _rloo(batch: TokenBatch, config: GRPOLossConfig) -> tuple[Array, dict[str, A
     Each token gets an equal share, so that the sum over tokens is this objective.
     TRL's `RLOOTrainer`; https://arxiv.org/abs/2402.14740.
     """
-    ratio = xp.exp(batch.log_ratio.sum(axis=1, keepdims=True))
-    objective, events = clipped(batch._replace(ratio=ratio), config)
+    ratio = bounded_exp(batch.log_ratio.sum(axis=1, keepdims=True), *_flat_above(batch, config))
+    objective, events = _clipped(ratio, batch, config)
     return objective / lengths(batch.mask), events
 
 
@@ -134,9 +140,10 @@ def _sapo(batch: TokenBatch, config: GRPOLossConfig) -> tuple[Array, dict[str, A
 
     SAPO, https://arxiv.org/abs/2511.20347.
     """
+    ratio = _ratio(batch, config, 20.0, True)  # the gate is flat long before, in float64 too
 
     def gate(tau: float) -> Array:
-        return xp.sigmoid(tau * (batch.ratio - 1)) * (4 / tau)
+        return xp.sigmoid(tau * (ratio - 1)) * (4 / tau)
 
     gates = xp.where(batch.advantages > 0, gate(SAPO_TEMPERATURE_POSITIVE), gate(SAPO_TEMPERATURE_NEGATIVE))
     return gates * batch.advantages, {}
@@ -200,6 +207,45 @@ LOSS_TYPES: dict[str, LossType] = {
     "reinforce": LossType(_reinforce, mean_over_batch_tokens, adds_up=True, zero_without_advantage=True),
     "rloo": LossType(_rloo, mean_of_completion_sums, zero_without_advantage=True),
 }
+
+
+# Ratios that may be large
+
+
+def bounded_exp(exponents: Array, bound: float, constant: Array | bool) -> Array:
+    """exp, with exponents above `bound` moved there where the loss is `constant` above it.
+
+    There the gradient is 0. Through an infinite exp it would be 0 * inf, which is NaN.
+
+    Args:
+        exponents: [B, T], or [B, 1] if tokens share them: these move if the loss is constant for all tokens.
+        constant: bool, [B, T] or [B, 1].
+    """
+    above = (exponents > bound) & constant
+    if exponents.shape[1] == 1:
+        above = above.all(axis=1, keepdims=True)
+    return xp.exp(xp.where(above, bound, exponents))
+
+
+def log_ratio_at(level: str, log_ratio: Array, mask: Array) -> Array:
+    """The logarithms of the ratios at an `importance_sampling_level`: of tokens, [B, T], or their means, [B, 1]."""
+    return log_ratio.sum(axis=1, keepdims=True) / lengths(mask) if level == "sequence" else log_ratio
+
+
+def _ratio(batch: TokenBatch, config: GRPOLossConfig, bound: float, constant: Array | bool) -> Array:
+    """`TokenBatch.ratio`, bounded where the objective is constant; not if a KL penalty depends on it too."""
+    if config.kl_has_ratio:
+        return batch.ratio
+    exponents = log_ratio_at(config.importance_sampling_level, batch.log_ratio, batch.mask)
+    return bounded_exp(exponents, bound, constant)
+
+
+def _flat_above(batch: TokenBatch, config: GRPOLossConfig) -> tuple[float, Array]:
+    """A log-ratio above all bounds of the clipped objective, and the tokens for which it is constant above that."""
+    constant = (batch.advantages >= 0) | (config.delta is not None)
+    if batch.kept is not None:
+        constant = constant | ~batch.kept
+    return math.log(max(config.clip_range[1], config.delta or 0.0)) + 1, constant
 
 
 def clamp(values: Array, low: float, high: float) -> Array:

@@ -1,6 +1,7 @@
 """The loss on torch's and JAX's arrays against TRL's own `_compute_loss`: the same lines as on MLX's."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -97,6 +98,101 @@ def test_equal_to_trl(trl, framework, loss_type):
                 grad, trl_grad, rtol=5e-5, atol=2e-6 * max(1e-2, np.abs(trl_grad).max()), err_msg=str(settings)
             )
         assert metrics == pytest.approx({name: trl_metrics[name] for name in metrics}, rel=2e-5, abs=1e-6), settings
+
+
+def slope(loss_type, nats, advantage, delta):
+    """The derivative of a completion's objective by its log-ratio, in Python's floats, or its limit."""
+    ratio = math.exp(min(nats, 700.0))
+    if loss_type == "reinforce":
+        return advantage
+    if loss_type == "cispo":
+        return min(ratio, 5.0) * advantage
+    if loss_type == "sapo":
+        tau = 1.0 if advantage > 0 else 1.05
+        gate = 0.5 * (1 + math.tanh(tau * (ratio - 1) / 2))
+        return 4 * gate * (1 - gate) * ratio * advantage
+    if loss_type == "vespo":
+        log_w, (k, lam) = min(max(nats, math.log(1e-8)), 20), (2, 3) if advantage >= 0 else (3, 2)
+        return math.exp(lam + k * log_w - lam * math.exp(log_w)) * advantage
+    is_clipped = ratio > 1.2 if advantage > 0 else ratio < 0.8
+    return 0.0 if is_clipped or ratio > (delta or math.inf) else ratio * advantage
+
+
+NATS = (0, 1, -1, 20, -20, 88, -88, 100, -100, 1000, -1000)
+
+
+@pytest.mark.parametrize("delta", [None, 3.0])
+@pytest.mark.parametrize("loss_type", LOSS_TYPES)
+@pytest.mark.parametrize(
+    ("framework", "level"),
+    [*itertools.product(("mlx", "torch"), ("token", "sequence")), ("jax", "token")],  # JAX takes its time over each
+)
+def test_no_ratio_overflows_where_the_loss_does_not_depend_on_it(framework, loss_type, level, delta):
+    """Completions of two tokens; of one they have half of the log-ratio each, or all if tokens or their mean count."""
+    each = 0.5 if loss_type in ("rloo", "vespo") else 1.0
+    bounded = delta is not None or loss_type in ("cispo", "sapo", "vespo", "reinforce")
+    rows = [
+        (nats, advantage)
+        for nats, advantage in itertools.product(NATS, (1.5, -0.5, 0.0))
+        if advantage >= 0 or nats < 88 or bounded
+    ]
+    nats, advantages = np.array(rows, np.float32).T
+    log_ratios = np.repeat(each * nats[:, None], 2, axis=1)
+    logps = np.minimum(log_ratios, 0) - 1
+    config = GRPOLossConfig(
+        loss_type, epsilon_high=5.0 if loss_type == "cispo" else 0.2, delta=delta, max_completion_length=2,
+        importance_sampling_level=level,
+    )  # fmt: skip
+
+    def loss_and_metrics(array, logps, _):
+        old = array(np.minimum(-log_ratios, 0) - 1)
+        return grpo_loss_and_metrics(config, logps, old, array(advantages), array(np.ones((len(rows), 2), bool)))
+
+    loss, [grad, _], metrics = RUN[framework](loss_and_metrics, logps, logps)
+    assert np.isfinite([loss, *metrics.values()]).all()
+    share = 1 / len(rows) / (1 if loss_type in ("luspo", "rloo") else 2)
+    expected = [-share * slope(loss_type, *row, delta) for row in rows]
+    np.testing.assert_allclose(grad, np.repeat(np.array(expected)[:, None], 2, axis=1), rtol=2e-5, atol=1e-12)
+    if not bounded:  # this loss is infinite, which is an error of a run, but not NaN
+        advantages, log_ratios = advantages[:1] * 0 - 1, log_ratios[:1] * 0 + 1000
+        rows = rows[:1]
+        assert RUN[framework](loss_and_metrics, logps[:1], logps[:1])[0] == math.inf
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"off_policy_mask_threshold": 0.5},
+        {"top_entropy_quantile": 0.5},
+        {"importance_sampling_correction": "token_mask"},
+        {"importance_sampling_correction": "sequence_mask"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    ("framework", "loss_type"), [*itertools.product(("mlx", "torch"), ("dapo", "rloo", "sapo")), ("jax", "dapo")]
+)
+def test_a_token_that_is_dropped_is_not_nan(framework, loss_type, settings):
+    """In each row one or both tokens have an infinite ratio and a negative advantage, and are dropped."""
+    log_ratios = np.array([[100.0, -300.0]] if "off" in str(settings) else [[100.0, 100.0]], np.float32)
+    log_ratios = np.concatenate([log_ratios, [[0.1, 0.1]]]).astype(np.float32)
+    logps = np.float32(-400) + log_ratios
+    sampling = np.full_like(logps, -400)
+    if "importance_sampling_correction" in settings:
+        sampling[0] = -800
+    entropies = np.float32([[0, 0], [1, 1]])
+
+    def loss_and_metrics(array, logps, _):
+        return grpo_loss_and_metrics(
+            GRPOLossConfig(loss_type, **settings), logps, array(np.full_like(sampling, -400)),
+            array(np.float32([-1, -1])), array(np.ones((2, 2), bool)), entropies=array(entropies),
+            sampling_logps=array(sampling),
+        )  # fmt: skip
+
+    loss, [grad, _], metrics = RUN[framework](loss_and_metrics, logps, logps)
+    assert np.isfinite([loss, *metrics.values()]).all()
+    assert (grad[0] == 0).all()
+    assert (grad[1] > 0).all()
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
