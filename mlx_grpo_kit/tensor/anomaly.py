@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from mlx_grpo_kit.tensor.memory import arrays_in
+
 PACKAGE = str(Path(__file__).parent)
 
 
@@ -65,21 +67,21 @@ def check_backward(node: Any, grad: np.ndarray, input_grads: list[np.ndarray | N
 
 
 def fingerprint(ctx: Any) -> dict[str, int]:
-    """Return a checksum of each saved array, by name."""
-    return {
-        name: zlib.crc32(np.ascontiguousarray(value))
-        for name, value in vars(ctx).items()
-        if isinstance(value, np.ndarray)
-    }
+    """Return a checksum of the saved arrays, by the name of their attribute."""
+    return {name: _checksum(value) for name, value in vars(ctx).items()}
 
 
 def check_fingerprint(node: Any) -> None:
     for name, before in node.fingerprint.items():
-        if zlib.crc32(np.ascontiguousarray(vars(node.ctx)[name])) != before:
+        if _checksum(vars(node.ctx)[name]) != before:
             raise AnomalyError(
                 f"ctx.{name}, an array that {node.function.__name__} saved for its backward in "
                 f"{node.line}, has changed since. Something wrote into it, as x.data[0] = 1 does."
             )
+
+
+def _checksum(saved: Any) -> int:
+    return zlib.crc32(b"".join(array.tobytes() for array in arrays_in(saved)))
 
 
 def _first(wrong: np.ndarray) -> tuple[int, ...]:

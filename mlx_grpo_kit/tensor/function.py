@@ -6,13 +6,15 @@ graph.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mlx_grpo_kit.tensor import anomaly, tensor
+from mlx_grpo_kit.tensor.dtypes import computed
 from mlx_grpo_kit.tensor.graph import BackwardFunction
-from mlx_grpo_kit.tensor.memory import CONTAINERS, copied, owner
+from mlx_grpo_kit.tensor.memory import SHARED, owner, readonly, writeable, writes_into_shared
 from mlx_grpo_kit.tensor.modes import mode
 
 if TYPE_CHECKING:
@@ -51,13 +53,21 @@ class Function:
                 return grad * 2 * ctx.x
 
     The positional arguments of apply are the inputs: tensors, or arrays and numbers, which are constants. Keyword
-    arguments are passed to forward unchanged. If forward saves an array that belongs to the caller, the engine copies
-    it, so the caller may change the original. If NumPy broadcasts an input in forward, backward may return its gradient
-    in the broadcast shape, and the engine sums it to the input's shape. Return None for an input without a gradient.
+    arguments are passed to forward unchanged. If forward saves an array that belongs to the caller, alone or in a list,
+    tuple or dictionary, the engine copies it, so the caller may change the original. Inputs, gradients and saved arrays
+    are read-only, because other operations use them too. If NumPy broadcasts an input in forward, backward may return
+    its gradient in the broadcast shape, and the engine sums it to the input's shape. Return None for an input without a
+    gradient.
 
     If forward returns a tuple, apply returns a tuple of tensors, and backward(ctx, *grads) receives one gradient per
     result, with zeros for a result that was not used.
+
+    Attributes:
+        as_is: True if forward and backward receive arrays in their own dtypes; False if they receive them in the dtypes
+            that torch computes in (dtypes.py).
     """
+
+    as_is = True
 
     @staticmethod
     def forward(ctx: Context, *arrays: np.ndarray, **settings: Any) -> np.ndarray | tuple[np.ndarray, ...]:
@@ -76,24 +86,27 @@ class Function:
         Raises:
             ValueError, IndexError, TypeError: forward does not accept these inputs; the message contains their shapes.
         """
-        operands = tensor.as_tensors(inputs)
-        arrays = [x._data if x is not None else None for x in operands]
+        with np.errstate(all="ignore"):  # a number may be inf in float16
+            operands = tensor.as_tensors(inputs)
+        arrays = [readonly(x._data) if x is not None else None for x in operands]
         needs = tuple([x is not None and x._requires_grad for x in operands])
         ctx = Context(needs)
         try:
             with np.errstate(all="ignore"):
-                array = cls.forward(ctx, *arrays, **settings)
+                forward = partial(cls.forward, ctx, **settings)
+                array = forward(*arrays) if cls.as_is else computed(forward, arrays, inputs)
         except (ValueError, IndexError, TypeError) as error:
             shapes = " and ".join(str(array.shape) for array in arrays if array is not None)
             kind = next(kind for kind in (ValueError, IndexError, TypeError) if isinstance(error, kind))
-            raise kind(f"{cls.__name__} of {shapes}: {error}") from error
+            reason = f"forward {SHARED}" if writes_into_shared(error) else error
+            raise kind(f"{cls.__name__} of {shapes}: {reason}") from error
         if not isinstance(array, np.ndarray | np.generic):
             if isinstance(array, tuple) and all(isinstance(part, np.ndarray | np.generic) for part in array):
                 return _several(cls, ctx, operands, array, settings)
             raise TypeError(
                 f"{cls.__name__}.forward returned {type(array).__name__}; expected a NumPy array, or a tuple of them."
             )
-        output = tensor.result(np.asarray(array))
+        output = tensor.result(writeable(np.asarray(array)))
 
         for x in operands:
             if x is not None and owner(output._data) is owner(x._data):
@@ -102,23 +115,14 @@ class Function:
             anomaly.check_forward(cls, arrays, output._data)
         if mode.recording and True in needs and output.dtype.kind == "f":
             output._requires_grad = True
-            if settings:
-                _keep(ctx, settings)
-            output.grad_fn = BackwardFunction(cls, ctx, operands, output)
+            output.grad_fn = BackwardFunction(cls, ctx, operands, output, settings)
         return output
-
-
-def _keep(ctx: Context, settings: dict[str, Any]) -> None:
-    """Replace saved arrays that belong to the caller, such as an index, by copies."""
-    for setting in settings.values():
-        if isinstance(setting, CONTAINERS):
-            for attribute, value in vars(ctx).items():
-                if value is setting:
-                    setattr(ctx, attribute, copied(value))
 
 
 class Several:
     """A Function with several results, wrapped for the engine as one with one result: a row of all their floats."""
+
+    as_is = True
 
     def __init__(self, function: type[Function], arrays: list[np.ndarray]):
         self.__name__, self.__module__, self.function = function.__name__, function.__module__, function
@@ -162,8 +166,7 @@ def _several(
     if not mode.recording or True not in ctx.needs_input_grad or not floats:
         return tuple([tensor.result(array) for array in arrays])
     several, row = Several(function, arrays), tensor.result(np.concatenate(floats))
-    _keep(ctx, settings)
-    row._requires_grad, row.grad_fn = True, BackwardFunction(several, ctx, operands, row)
+    row._requires_grad, row.grad_fn = True, BackwardFunction(several, ctx, operands, row, settings)
     starts = np.cumsum([0, *several.sizes])
     return tuple(
         [

@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlx_grpo_kit.tensor import anomaly
-from mlx_grpo_kit.tensor.memory import BORROWED, owner
+from mlx_grpo_kit.tensor.dtypes import widened
+from mlx_grpo_kit.tensor.memory import (
+    BORROWED,
+    SHARED,
+    arrays_in,
+    mapped,
+    owner,
+    readonly,
+    writes_into_shared,
+)
 from mlx_grpo_kit.tensor.modes import mode
 
 if TYPE_CHECKING:
@@ -99,20 +108,32 @@ class BackwardFunction(Node):
         "shape",
     )
 
-    def __init__(self, function: type[Function], ctx: Context, tensors: list[Tensor | None], output: Tensor):
+    def __init__(
+        self,
+        function: type[Function],
+        ctx: Context,
+        tensors: list[Tensor | None],
+        output: Tensor,
+        settings: dict[str, Any],
+    ):
         self.function, self.ctx, self.hooks = function, ctx, []
         self.shape, self.dtype = output.shape, output.dtype
         self.next_functions = tuple([node_of(tensor) for tensor in tensors])
         self.retained_by, self.saved = None, []
+        versions = {id(owner(tensor._data)): tensor._version for tensor in (*tensors, output) if tensor is not None}
+        if settings:
+            versions |= {id(owner(array)): BORROWED for array in arrays_in([*settings.values()])}
+
+        def keep(array: np.ndarray) -> np.ndarray:
+            version = versions.get(id(owner(array)))
+            if version is BORROWED:
+                return readonly(array.copy())
+            if version is not None:
+                self.saved.append((attribute, array, version, version.count))
+            return readonly(array)
+
         for attribute, value in vars(ctx).items():
-            if isinstance(value, np.ndarray):
-                for tensor in (*tensors, output):
-                    if tensor is not None and owner(value) is owner(tensor._data):
-                        if tensor._version is BORROWED:
-                            setattr(ctx, attribute, value.copy())
-                        else:
-                            self.saved.append((attribute, value, tensor._version, tensor._version.count))
-                        break
+            setattr(ctx, attribute, mapped(keep, value))
         self.line, self.fingerprint = (anomaly.line(), anomaly.fingerprint(ctx)) if mode.anomaly else (None, None)
 
     def name(self) -> str:
@@ -148,8 +169,10 @@ class BackwardFunction(Node):
         if self.fingerprint is not None:
             anomaly.check_fingerprint(self)
         try:
-            grads = self.function.backward(self.ctx, grad)
+            grads = self.function.backward(self.ctx, readonly(grad if self.function.as_is else widened(grad)))
         except Exception as error:
+            if writes_into_shared(error):
+                raise AutogradError(f"{self.function.__name__}.backward {SHARED}") from error
             error.add_note(f"This happened in {self.function.__name__}.backward, for a result of shape {self.shape}.")
             raise
         grads = grads if isinstance(grads, tuple | list) else (grads,)
@@ -192,7 +215,12 @@ def walk_back(root: AccumulateGrad | BackwardFunction, grad: np.ndarray, retain_
         if grad is None:  # no gradient arrived, because an earlier backward returned None
             continue
         for hook in tuple(node.hooks):
-            changed = hook(grad)
+            try:
+                changed = hook(readonly(grad))
+            except ValueError as error:
+                if writes_into_shared(error):
+                    raise AutogradError(f"A hook {SHARED}") from error
+                raise
             if changed is not None:
                 grad = np.broadcast_to(np.asarray(changed, dtype=node.dtype), node.shape)
         if isinstance(node, AccumulateGrad):
@@ -240,7 +268,8 @@ def unbroadcast(grad: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     if new < 0 or any(size not in (1, long) for size, long in zip(shape, grad.shape[new:], strict=True)):
         raise ValueError(f"shape {shape} does not broadcast to {grad.shape}.")
     stretched = [new + axis for axis, size in enumerate(shape) if size == 1]
-    return grad.sum(axis=(*range(new), *stretched), keepdims=True).reshape(shape)
+    total = widened(grad).sum(axis=(*range(new), *stretched), keepdims=True)
+    return total.astype(grad.dtype, copy=False).reshape(shape)
 
 
 def node_of(tensor: Tensor | None) -> AccumulateGrad | BackwardFunction | Constant:

@@ -2,18 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-CONTAINERS = (np.ndarray, list, tuple)  # a tuple may contain arrays, for example an index
 
-
-def copied(value: Any) -> Any:
-    """Copy an array, or the arrays inside a list or tuple; return anything else unchanged."""
+def mapped(change: Callable[[np.ndarray], Any], value: Any) -> Any:
+    """Change an array, or every array in a list, tuple or dictionary, which are copied; return the rest as it is."""
     if isinstance(value, np.ndarray):
-        return value.copy()
-    return type(value)(map(copied, value)) if type(value) in CONTAINERS else value
+        return change(value)
+    if type(value) is dict:
+        return {key: mapped(change, part) for key, part in value.items()}
+    return type(value)([mapped(change, part) for part in value]) if type(value) in (list, tuple) else value
+
+
+def arrays_in(value: Any) -> Iterator[np.ndarray]:
+    """Yield an array, or every array in a list, tuple or dictionary."""
+    found: list[np.ndarray] = []
+    mapped(found.append, value)
+    yield from found
+
+
+def readonly(array: np.ndarray) -> np.ndarray:
+    """Return a view that nobody can write into. Functions and hooks get such views, because arrays are shared."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def writeable(array: np.ndarray) -> np.ndarray:
+    """Return a view that can be written into, if its owner can and no two elements share memory (broadcasting)."""
+    if array.flags.writeable or 0 in array.strides or not getattr(owner(array), "flags", array.flags).writeable:
+        return array
+    view = array.view()
+    view.flags.writeable = True
+    return view
+
+
+def writes_into_shared(error: Exception) -> bool:
+    """True for NumPy's error about writing into a read-only array."""
+    return isinstance(error, ValueError) and "read-only" in str(error)
+
+
+SHARED = (
+    "writes into an array that other operations use too, so it is read-only. Write g = g * 2 instead of g *= 2, or "
+    "change a copy: g = g.copy()."
+)
 
 
 class Version:

@@ -129,6 +129,7 @@ class Operators:
     dot = products.dot
     swapaxes = shapes.swapaxes
     broadcast_to = shapes.broadcast_to
+    astype = shapes.astype
     T = property(shapes.transpose)
 
     def reshape(self, *shape: Any) -> Tensor:

@@ -176,7 +176,11 @@ def result(array: np.ndarray) -> Tensor:
 
 
 def as_tensors(inputs: tuple) -> list[Tensor | None]:
-    """Turn arrays and numbers into constants. A Python number takes the dtype of the other inputs, as in NumPy."""
+    """Turn arrays and numbers into constants.
+
+    A Python number takes the dtype of the first float, as in NumPy. Beside whole numbers it is an int64, so that
+    pixels of uint8 minus 128 do not overflow.
+    """
     dtype = next((x.dtype for x in inputs if isinstance(x, Tensor) and x.dtype.kind == "f"), None)
     return [
         x

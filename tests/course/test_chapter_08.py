@@ -451,7 +451,7 @@ def an_idle_parameter(count):
         (broken(backward=lambda ctx, grad: (grad, grad * np.minimum(ctx.x, 0))), "a wrong gradient: for x["),
         (broken(backward=lambda ctx, grad: (Leak.backward(ctx, grad)[0], None)), "a wrong gradient: for slope[0]"),
         (broken(backward=lambda ctx, grad: grad), "raised AutogradError"),
-        (broken(forward=in_place), "a layer that cannot be examined: fn changed"),
+        (broken(forward=in_place), "forward writes into an array that other operations use too"),
         (broken(forward=noisy), "a layer that cannot be examined: fn is not deterministic"),
         (broken(forward=in_float32), "an output of float32 for an x of float64"),
         (a_twin_of_relu, "raised LockstepError: Step 1: the loss differs"),

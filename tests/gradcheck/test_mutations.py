@@ -51,6 +51,7 @@ RULES = {
         for name in ["log", "log2", "log10", "sqrt", "safe_sqrt", "safe_log", "sign", "floor", "ceil", "round", "trunc"]
     },
     "clip": (lambda x: T.clip(x, -1, 1), signed(2, 3)),
+    "astype": (lambda x: T.astype(x, np.float64), signed(2, 3)),
     **{
         name: (functools.partial(getattr(T, name), axis=1), signed(2, 3))
         for name in ["sum", "mean", "var", "max", "min", "prod", "logsumexp", "softmax", "log_softmax"]

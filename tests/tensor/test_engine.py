@@ -1,5 +1,6 @@
 """The engine against torch: the graph, gradients, and every kind of misuse."""
 
+import contextlib
 import gc
 import math
 import sys
@@ -13,6 +14,7 @@ import torch
 import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.gradcheck import gradcheck
 from mlx_grpo_kit.tensor.graph import AccumulateGrad, BackwardFunction, Constant, topological_order, unbroadcast
+from mlx_grpo_kit.tensor.memory import arrays_in
 from mlx_grpo_kit.viz import draw_graph
 from mlx_grpo_kit.viz.graphs.nodes import read_graph
 
@@ -195,6 +197,56 @@ def test_no_grad_records_nothing_until_its_block_ends():
     assert not evaluate().requires_grad
     with pytest.raises(ZeroDivisionError), T.no_grad():
         1 / 0  # noqa: B018
+    assert (x * 2).requires_grad
+
+
+def run_as_torch(no_grad, leaf, is_recorded):
+    """Return what a generator and its caller record at each step."""
+    log = []
+
+    @no_grad()
+    def steps():
+        try:
+            sent = yield is_recorded(leaf * 2)
+            log.append((sent, is_recorded(leaf * 2)))
+            with contextlib.suppress(KeyError):
+                yield
+            log.append(is_recorded(leaf * 2))
+            yield
+        finally:
+            log.append(is_recorded(leaf * 2))
+
+    generator = steps()
+    log.append((next(generator), is_recorded(leaf * 2)))
+    generator.send("sent")
+    log.append(is_recorded(leaf * 2))
+    generator.throw(KeyError())
+    generator.close()
+
+    @no_grad()
+    def returns():
+        yield
+        return is_recorded(leaf * 2)
+
+    def outer():
+        log.append((yield from returns()))
+
+    list(outer())
+    return log, is_recorded(leaf * 2)
+
+
+def test_no_grad_above_a_generator_acts_while_its_code_runs():
+    ours = run_as_torch(T.no_grad, leaf(1.0), lambda x: x.requires_grad)
+    assert ours == run_as_torch(torch.no_grad, torch.ones(1, requires_grad=True), lambda x: x.requires_grad)
+    assert ours == ([(False, True), ("sent", False), True, False, False, False], True)
+
+
+def test_a_block_can_be_entered_inside_itself():
+    x, block = leaf(1.0), T.no_grad()
+    with block:
+        with block:
+            pass
+        assert not (x * 2).requires_grad
     assert (x * 2).requires_grad
 
 
@@ -563,6 +615,131 @@ def test_index_and_condition_tensors_may_change_before_backward():
     places.data[:], chosen.data[:] = 1, False
     y.sum().backward()
     assert x.grad.tolist() == [2.0, 10.0, 3.0]
+
+
+@pytest.mark.parametrize("keep", [lambda a, b: (a, b), lambda a, b: [a, [b]], lambda a, b: {"a": a, "b": (b,)}])
+def test_the_callers_arrays_in_a_saved_container_may_change_before_backward(keep):
+    class Scale(T.Function):
+        @staticmethod
+        def forward(ctx, x, a, b):
+            ctx.kept, ctx.view = keep(a, b), b[::-1]
+            return x * a * b[0]
+
+        @staticmethod
+        def backward(ctx, grad):
+            arrays = list(arrays_in(ctx.kept))
+            return grad * arrays[0] * arrays[1][0] + 0 * ctx.view[-1], None, None
+
+    class Setting(Scale):
+        @staticmethod
+        def forward(ctx, x, a, b):
+            return Scale.forward(ctx, x, a, b)
+
+        @staticmethod
+        def backward(ctx, grad):
+            return Scale.backward(ctx, grad)[0]
+
+    for apply in (Scale.apply, lambda x, a, b: Setting.apply(x, a=a, b=b)):
+        x, a, b = leaf(1.0, 2.0), np.array([3.0, 4.0]), np.array([5.0, 6.0])
+        y = apply(x, a, b)
+        a[:], b[:] = 0, np.nan
+        y.sum().backward()
+        assert x.grad.tolist() == [15.0, 20.0]
+
+
+def test_a_change_of_an_array_in_a_saved_tuple_raises_an_error():
+    class Product(T.Function):
+        @staticmethod
+        def forward(ctx, a, b):
+            ctx.pair = (a, b)
+            return a * b
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * ctx.pair[1], grad * ctx.pair[0]
+
+    a, b = leaf(2.0) * 1, leaf(3.0)
+    y = Product.apply(a, b)
+    change_data(a)
+    with pytest.raises(T.AutogradError, match=r"modified by an inplace operation: ctx\.pair"):
+        y.backward()
+    with T.detect_anomaly():
+        a = leaf(2.0) * 1
+        y = Product.apply(a, b)
+        a.data[0] = 7
+        with pytest.raises(T.AnomalyError, match=r"ctx\.pair"):
+            y.backward()
+
+
+# -- arrays that are shared -------------------------------------------------------------------------------------------
+
+
+def writes_into(where):
+    class Doubled(T.Function):
+        @staticmethod
+        def forward(ctx, x):
+            if where == "input":
+                x *= 2
+            ctx.x, ctx.own = x, x + 0
+            ctx.pair = {"both": [x, ctx.own]}
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx, grad):
+            saved = {"saved input": ctx.x, "saved array": ctx.own, "array in a list": ctx.pair["both"][1]}
+            if where in saved:
+                saved[where][...] = 0
+            if where == "gradient":
+                grad *= 2
+                return grad
+            return 2 * grad
+
+    return Doubled.apply
+
+
+@pytest.mark.parametrize("where", ["input", "gradient", "saved input", "saved array", "array in a list", "hook"])
+def test_writing_into_an_array_that_others_use_raises_an_error(where):
+    def hook(grad):
+        if where == "hook":
+            grad *= 2
+
+    x, start = leaf(1.0, 2.0), np.ones(2)
+    y = x * 1
+    y.register_hook(hook)
+    place = {"input": "Doubled of .*: forward", "hook": "A hook"}.get(where, "Doubled.backward")
+    with pytest.raises(ValueError, match=f"{place} writes into an array .*read-only.* g = g"):
+        (writes_into(where)(y) + y).backward(start)
+    assert (x.data.tolist(), start.tolist()) == ([1.0, 2.0], [1.0, 1.0])
+
+
+def test_a_gradient_that_two_inputs_share_is_counted_for_both():
+    class Add(T.Function):
+        @staticmethod
+        def forward(ctx, a, b):
+            return a + b
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad, grad
+
+    a, b = leaf(1.0), leaf(2.0)
+    Add.apply(Add.apply(a, b), a).backward()
+    a.grad += 10
+    assert (a.grad.tolist(), b.grad.tolist()) == ([12.0], [1.0])
+
+
+@pytest.mark.parametrize("view", [lambda x: x.T, lambda x: x[1:], lambda x: x.reshape(4), lambda x: x.swapaxes(0, 1)])
+def test_a_view_shares_the_memory_of_its_input_and_can_be_written_into(view):
+    x = T.Tensor(np.ones((2, 2)))
+    view(x).data += 1
+    assert x.data.sum() == 4 + view(x).size
+    view(x)[0] = 0.0
+    assert x.data.sum() < 4 + view(x).size
+
+
+def test_a_broadcast_result_is_read_only_because_its_elements_share_memory():
+    with pytest.raises(ValueError, match="read-only"):
+        T.broadcast_to(T.Tensor([1.0]), (3,)).data[0] = 2
 
 
 # -- misuse -----------------------------------------------------------------------------------------------------------

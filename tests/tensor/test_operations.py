@@ -239,6 +239,25 @@ def test_prod(axis):
         compare(lambda x: T.prod(x, axis=axis), lambda x: x.prod() if axis is None else x.prod(axis), x)
 
 
+@pytest.mark.parametrize("axis", [-1, None])
+@pytest.mark.parametrize(
+    ("x", "gradient"),
+    [
+        ([0.0, 0.0, INF], [0, 0, 0]),  # as in torch for axis=None
+        ([0.0, 5.0, 1e200, 1e200], [INF, 0, 0, 0]),
+        ([0.0, 0.0, 1e200, 1e200], [0, 0, 0, 0]),
+        ([0.0, 3.0, NAN], [NAN, NAN, 0]),
+        ([2.0, 3.0, INF], [INF, INF, 6]),
+        ([0.0], [1]),
+        ([], []),
+    ],
+)
+def test_prod_where_zero_meets_an_overflow_or_inf(x, gradient, axis):
+    x = T.Tensor(np.array(x), requires_grad=True)
+    T.prod(x, axis=axis).backward()
+    assert x.grad.tolist() == pytest.approx(gradient, nan_ok=True)
+
+
 @pytest.mark.parametrize("axis", [0, 1, -1])
 def test_softmax_log_softmax_and_logsumexp(axis):
     for x in (numbers(3, 4, 2), 1000 * numbers(3, 4, 2), np.full((2, 3), -INF), np.array([[0.0, -INF], [1e4, -1e4]])):
@@ -487,6 +506,170 @@ def test_dropout_keeps_the_mean_and_masks_gradients_like_values():
     assert T.dropout(x, p=1.0).data.sum() == 0
     same = T.dropout(x, p=0.3, rng=np.random.default_rng(0))
     assert (same.data == y.data).all()
+
+
+# -- float16 and whole numbers ----------------------------------------------------------------------------------------
+
+MORE = {
+    "prod": (T.prod, torch.prod),
+    "softmax": (T.softmax, lambda x: torch.softmax(x, -1)),
+    "log_softmax": (T.log_softmax, lambda x: torch.log_softmax(x, -1)),
+    "cross_entropy": (
+        lambda x: T.cross_entropy(T.reshape(x, (2, -1)), [0, 1]),
+        lambda x: F.cross_entropy(x.reshape(2, -1), torch.tensor([0, 1])),
+    ),
+    "layer_norm": (T.layer_norm, lambda x: F.layer_norm(x, x.shape[-1:])),
+    "rms_norm": (T.rms_norm, lambda x: F.rms_norm(x, x.shape[-1:], eps=1e-6)),
+    "batch_norm": (
+        lambda x: T.batch_norm(T.reshape(x, (-1, 1)), training=True),
+        lambda x: F.batch_norm(x.reshape(-1, 1), None, None, training=True),
+    ),
+    "avg_pool2d": (
+        lambda x: T.avg_pool2d(T.reshape(x, (1, 1, 2, -1)), (2, x.size // 2)),
+        lambda x: F.avg_pool2d(x.reshape(1, 1, 2, -1), (2, len(x) // 2)),
+    ),
+    "max_pool2d": (
+        lambda x: T.max_pool2d(T.reshape(x, (1, 1, 2, -1)), 2, padding=1),
+        lambda x: F.max_pool2d(x.reshape(1, 1, 2, -1), 2, padding=1),
+    ),
+    "conv2d": (
+        lambda x: T.conv2d(T.reshape(x, (1, 1, 2, -1)), T.reshape(x, (1, 1, 2, -1))),
+        lambda x: F.conv2d(x.reshape(1, 1, 2, -1), x.reshape(1, 1, 2, -1)),
+    ),
+    "attention": (
+        lambda x: T.scaled_dot_product_attention(*[T.reshape(x, (2, -1))] * 3),
+        lambda x: F.scaled_dot_product_attention(*[x.reshape(2, -1)] * 3),
+    ),
+    "matmul": (lambda x: x @ x, lambda x: x @ x),
+    "dot": (lambda x: T.dot(x, x), lambda x: torch.dot(x, x)),
+    "linear": (lambda x: T.linear(x, T.reshape(x, (1, -1))), lambda x: F.linear(x, x.reshape(1, -1))),
+    "broadcast_to": (
+        lambda x: T.broadcast_to(x[:1], (70_000,)) / 70_000,
+        lambda x: x[:1].broadcast_to(70_000) / 70_000,
+    ),
+    "embedding": (
+        lambda x: T.embedding(T.reshape(x, (-1, 1)), np.zeros(5000, int)) / 5000,
+        lambda x: F.embedding(torch.zeros(5000, dtype=int), x.reshape(-1, 1)) / 5000,
+    ),
+    "pad": (lambda x: T.pad(x, 1), lambda x: F.pad(x, (1, 1))),
+    "concatenate": (lambda x: T.concatenate([x, x]), lambda x: torch.cat([x, x])),
+    "stack": (lambda x: T.stack([x, x]), lambda x: torch.stack([x, x])),
+    "half": (lambda x: x * 0.5, lambda x: x * 0.5),
+}
+ALL = (
+    ONE
+    | {
+        name: (lambda x, f=f: f(x, axis=0, keepdims=False), lambda x, g=g: g(x, 0, False))
+        for name, (f, g) in REDUCTIONS.items()
+    }
+    | {name: (lambda x, f=f: f(x, x[::-1]), lambda x, g=g: g(x, x.flip(0))) for name, (f, g) in TWO.items()}
+    | MORE
+)
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        numbers(6),
+        numbers(6, low=-300, high=300),
+        np.array([60_000.0, -60_000.0, 1, 2, 3, 4]),
+        np.ones(70_000),
+        np.full(40_000, 3.0),
+        np.full(70_000, 300.0),
+        np.ones(2),
+        np.zeros(0),
+    ],
+    ids=["small", "large", "largest", "many ones", "many threes", "many large", "two", "none"],
+)
+@pytest.mark.parametrize("name", ALL)
+def test_float16_is_computed_in_a_wider_dtype_and_rounded(name, x):
+    """The truth is torch's float64, because torch's own float16 overflows in log_softmax."""
+    ours, theirs = ALL[name]
+    half = x.astype(np.float16)
+    tensor, reference = T.Tensor(half, requires_grad=True), torch.tensor(half.astype(float), requires_grad=True)
+    try:
+        expected = theirs(reference)
+    except (RuntimeError, IndexError) as error:
+        pytest.skip(f"torch: {error}")
+    result = ours(tensor)
+    assert result.dtype == np.float16
+    start = np.ones(result.shape, np.float16)
+    result.backward(start)
+    expected.backward(torch.tensor(start.astype(float)))
+    with np.errstate(over="ignore"):
+        expected, gradient = (each.detach().numpy().astype(np.float16) for each in (expected, reference.grad))
+    assert tensor.grad.dtype == np.float16
+    np.testing.assert_allclose(result.data.astype(float), expected.astype(float), rtol=2e-3, atol=1e-7)
+    np.testing.assert_allclose(tensor.grad.astype(float), gradient.astype(float), rtol=4e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("dtype", [bool, np.uint8, np.int8, np.uint16, np.int16, np.uint32, np.int32, np.int64])
+@pytest.mark.parametrize("name", ALL)
+def test_whole_numbers_are_torchs_or_those_of_float64_or_an_error(name, dtype):
+    x = np.array([1, 100, 7, 90, 3, 5] if np.dtype(dtype).kind != "i" else [1, -100, 7, 90, 3, 5]).astype(dtype)
+    if dtype == np.uint8:
+        x[1] = 200  # its negative is not 56
+    ours, theirs = ALL[name]
+    try:
+        result = ours(T.Tensor(x)).data
+    except (TypeError, ValueError, OverflowError):
+        assert name in ("2 to the", "inverse", "pow", "clip crossed", "batch_norm") or dtype is bool
+        return
+    try:
+        expected = theirs(torch.tensor(x)).numpy()
+    except (RuntimeError, TypeError):
+        as_float = result.dtype.kind == "f"
+        expected = ours(T.Tensor(x.astype(float if as_float else np.int64))).data.astype(result.dtype)
+    if result.dtype.kind == "f":
+        assert result.dtype == np.float64
+        with np.errstate(over="ignore"):
+            np.testing.assert_allclose(result.astype(expected.dtype), expected, rtol=1e-5, atol=1e-30)
+    else:  # a Python number is an int64, so 2 - x does not overflow; torch's does
+        assert result.astype(expected.dtype).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("whole", [bool, np.uint8, np.int64])
+@pytest.mark.parametrize("name", [*TWO, "matmul", "concatenate"])
+def test_whole_numbers_beside_floats_take_the_dtype_of_the_floats(name, whole, dtype):
+    ours, theirs = (
+        TWO.get(name)
+        or {
+            "matmul": (T.matmul, torch.matmul),
+            "concatenate": (lambda a, b: T.concatenate([a, b]), lambda a, b: torch.cat([a, b])),
+        }[name]
+    )
+    a, b = np.array([0.5, 1.5, 2.5], dtype), np.array([1, 0, 3]).astype(whole)
+    tensor, reference = T.Tensor(a, requires_grad=True), torch.tensor(a, requires_grad=True)
+    assert torch.result_type(reference, torch.tensor(b)) == reference.dtype
+    result, expected = ours(tensor, T.Tensor(b)), theirs(reference, torch.tensor(b).to(reference.dtype))
+    assert result.dtype == dtype
+    np.testing.assert_allclose(result.data, expected.detach(), rtol=2e-3)
+    result.sum().backward()
+    expected.sum().backward()
+    assert tensor.grad.dtype == dtype
+    np.testing.assert_allclose(tensor.grad, reference.grad, rtol=2e-3)
+
+
+@pytest.mark.parametrize(("size", "correction"), [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2), (2, 2), (2, 3)])
+def test_var_of_too_few_numbers(size, correction):
+    x = numbers(size)
+    ours = T.var(T.Tensor(x), correction=correction).item()
+    assert ours == pytest.approx(torch.var(torch.tensor(x), correction=correction).item(), nan_ok=True)
+
+
+def test_a_number_beyond_float16_is_not_infinite_beside_float16():
+    x = T.Tensor(np.float16([700.0, -1.0]), requires_grad=True)
+    y = x / 70_000 + 1e-7
+    assert y.dtype == np.float16
+    assert y.data.tolist() == (torch.tensor(x.data) / 70_000 + 1e-7).tolist()
+    y.sum().backward()
+    assert x.grad.tolist() == np.full(2, 1 / 70_000, np.float16).tolist()
+
+
+def test_dropout_of_whole_numbers_does_not_truncate_its_factor():
+    x = T.Tensor(np.ones(100, np.int64))
+    assert set(T.dropout(x, p=0.3, rng=np.random.default_rng(0)).data) == {0.0, 1 / 0.7}
 
 
 # -- arrays without numbers -------------------------------------------------------------------------------------------

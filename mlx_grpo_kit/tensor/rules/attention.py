@@ -9,7 +9,7 @@ import numpy as np
 from mlx_grpo_kit.tensor.rules.elementwise import add, mul, where
 from mlx_grpo_kit.tensor.rules.products import matmul
 from mlx_grpo_kit.tensor.rules.reductions import softmax
-from mlx_grpo_kit.tensor.rules.shapes import swapaxes
+from mlx_grpo_kit.tensor.rules.shapes import astype, swapaxes
 from mlx_grpo_kit.tensor.tensor import Tensor, result
 
 __all__ = ["dropout", "scaled_dot_product_attention"]
@@ -28,6 +28,11 @@ def scaled_dot_product_attention(query, key, value, mask=None, is_causal=False, 
     Raises:
         ValueError: both a mask and is_causal are given, or the shapes do not fit.
     """
+    if query.dtype == np.float16:  # scores may exceed the largest float16, 65504
+        wide = [astype(x, np.float32) for x in (query, key, value)]
+        return astype(scaled_dot_product_attention(*wide, mask, is_causal, scale), np.float16)
+    if query.dtype.kind != "f":
+        query = astype(query, np.float64)
     if is_causal:
         if mask is not None:
             raise ValueError(
@@ -58,4 +63,4 @@ def dropout(x, p=0.5, training=True, rng=None) -> Tensor:
     if not training or p == 0:
         return x
     kept = (rng or np.random.default_rng()).random(x.shape) >= p
-    return mul(x, result((kept / (1 - p) if p < 1 else kept).astype(x.dtype)))
+    return mul(x, result((kept / (1 - p) if p < 1 else kept).astype(x.dtype if x.dtype.kind == "f" else np.float64)))

@@ -17,12 +17,15 @@ import numpy as np
 
 from mlx_grpo_kit.tensor.function import Function
 from mlx_grpo_kit.tensor.rules.elementwise import masked
+from mlx_grpo_kit.tensor.rules.products import refuse_booleans
 from mlx_grpo_kit.tensor.tensor import Tensor
 
 __all__ = ["avg_pool2d", "conv2d", "max_pool2d"]
 
 
 class Conv2d(Function):
+    as_is = False
+
     @staticmethod
     def forward(ctx, x, weight, bias, stride, padding, groups):
         channels, per_group = x.shape[1:2], weight.shape[1:2]
@@ -36,6 +39,7 @@ class Conv2d(Function):
                 f"{per_group[0] * groups} channels, but got {channels[0]} channels instead (and "
                 f"{weight.shape[0]} output channels have to be a multiple of groups)."
             )
+        refuse_booleans(x, weight)
         if 0 in (*x.shape[1:], *weight.shape[:2]):
             raise ValueError(f"expected at least one channel and one pixel; got {x.shape} and {weight.shape}.")
         windows = Windows(x.shape, weight.shape[2:], stride, padding)
@@ -73,10 +77,13 @@ class Conv2d(Function):
 
 
 class MaxPool2d(Function):
+    as_is = False
+
     @staticmethod
     def forward(ctx, x, kernel_size, stride, padding):
         windows = _pooling_windows(x, kernel_size, stride, padding)
-        padded = windows.pad(x, -np.inf).swapaxes(0, 1)
+        smallest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
+        padded = windows.pad(x, smallest).swapaxes(0, 1)
         best, winner = None, None
         for number, (_, _, seen) in enumerate(windows):
             candidate = padded[seen]
@@ -99,6 +106,8 @@ class MaxPool2d(Function):
 
 
 class AvgPool2d(Function):
+    as_is = False
+
     @staticmethod
     def forward(ctx, x, kernel_size, stride, padding):
         ctx.windows = windows = _pooling_windows(x, kernel_size, stride, padding)

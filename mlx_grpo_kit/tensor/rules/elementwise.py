@@ -162,7 +162,7 @@ def sigmoid(x):
 
 
 def _sigmoid(x):
-    small = np.exp(-np.abs(x))
+    small = np.exp(np.abs(x) * -1.0)
     return np.where(x >= 0, 1, small) / (1 + small)
 
 
@@ -223,7 +223,7 @@ def clip(x, low=None, high=None):
     """Limit x to `low` and `high`, of which one may be None. The derivative is 1 within and on the limits, else 0."""
     if low is None and high is None:
         raise ValueError("at least one of low and high must not be None.")
-    return np.minimum(np.maximum(x, -np.inf if low is None else low), np.inf if high is None else high)
+    return np.clip(x, low, high)
 
 
 def _within(x, low, high):
@@ -273,7 +273,7 @@ def where(condition, a, b):
     return np.where(condition, a, b)
 
 
-@rule(a=lambda g, b, eps: _over(g, b, eps), b=lambda g, b, out, eps: -_over(g * out, b, eps))
+@rule(as_is=True, a=lambda g, b, eps: _over(g, b, eps), b=lambda g, b, out, eps: -_over(g * out, b, eps))
 def safe_div(a, b, eps=1e-12):
     """a / b, but 0 with derivative 0 where |b| <= eps.
 
@@ -296,13 +296,13 @@ def _at_least(least, eps, dtype):
     return max(least, eps) if dtype == np.float16 else eps
 
 
-@rule(x=lambda g, out: _quotient(g, 2 * out, out <= 0))
+@rule(as_is=True, x=lambda g, out: _quotient(g, 2 * out, out <= 0))
 def safe_sqrt(x):
     """The square root, but 0 with derivative 0 where x <= 0."""
-    return np.sqrt(np.maximum(x, 0))
+    return np.sqrt(np.maximum(x, 0.0))
 
 
-@rule(x=lambda g, x, eps: _quotient(g, x, x <= _at_least(2.0**-14, eps, x.dtype)))
+@rule(as_is=True, x=lambda g, x, eps: _quotient(g, x, x <= _at_least(2.0**-14, eps, x.dtype)))
 def safe_log(x, eps=1e-12):
     """The logarithm, but log(eps) with derivative 0 where x <= eps. In float16, eps is at least 2**-14."""
     return np.log(np.maximum(x, _at_least(2.0**-14, eps, x.dtype)))

@@ -20,11 +20,14 @@ __all__ = ["batch_norm", "layer_norm", "rms_norm"]
 
 class BatchNorm(Function):
     # Rows are channels. Sums along contiguous rows are fast, and conv2d returns images in this memory layout.
+    as_is = False
 
     @staticmethod
     def forward(ctx, x, weight, bias, running_mean, running_var, training, momentum, eps):
         if x.ndim < 2:
             raise ValueError(f"expected x [N, C] or [N, C, H, W]; got {x.shape}.")
+        if x.dtype.kind != "f":
+            raise TypeError(f"x has dtype {x.dtype}; expected floats, such as x.astype(np.float32).")
         rows = _rows(x)
         channels, n = rows.shape
         for name, array in (
@@ -72,6 +75,8 @@ class BatchNorm(Function):
 
 
 class LayerNorm(Function):
+    as_is = False
+
     @staticmethod
     def forward(ctx, x, weight, bias, eps):
         _check_last_axis(x, weight)
@@ -89,6 +94,8 @@ class LayerNorm(Function):
 
 
 class RMSNorm(Function):
+    as_is = False
+
     @staticmethod
     def forward(ctx, x, weight, eps):
         _check_last_axis(x, weight)

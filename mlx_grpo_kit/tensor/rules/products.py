@@ -18,6 +18,7 @@ def matmul(a, b):
     [..., n, k] @ [..., k, m] -> [..., n, m]. A vector counts as a row on the left and as a column on the right. Raises
     ValueError if the shapes do not fit.
     """
+    refuse_booleans(a, b)
     inner = a.shape[-1:], b.shape[-2:][:1]
     if a.ndim == 0 or b.ndim == 0:
         raise ValueError(f"both arguments to matmul need to be at least 1D, but they are {a.ndim}D and {b.ndim}D.")
@@ -54,6 +55,12 @@ def _rows(array):
     return array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
 
 
+def refuse_booleans(a, b):
+    """Raise TypeError for two arrays of booleans, because NumPy's sum of products of booleans is a boolean."""
+    if a.dtype == b.dtype == bool:
+        raise TypeError("a matrix product is not implemented for booleans; convert one of them: x.astype(int).")
+
+
 def _by(array):
     return "x".join(map(str, array.shape))
 
@@ -66,6 +73,7 @@ def linear(x, weight, bias=None):
             f"mat1 and mat2 shapes cannot be multiplied ({_by(x)} and {_by(weight.T)}): weight is "
             f"[out_features, in_features], {weight.shape}, and x ends with {x.shape[-1:]}."
         )
+    refuse_booleans(x, weight)
     out = x @ weight.T
     return out if bias is None else out + bias
 
@@ -75,6 +83,7 @@ def dot(a, b):
     """The sum of the products of two vectors: [n], [n] -> []."""
     if a.ndim != 1 or a.shape != b.shape:
         raise ValueError(f"expected two vectors with the same number of elements, but got {a.shape} and {b.shape}.")
+    refuse_booleans(a, b)
     return np.dot(a, b)
 
 

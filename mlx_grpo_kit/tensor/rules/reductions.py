@@ -27,8 +27,12 @@ def count(shape, axis):
 
 @rule(x=lambda g, x_shape, axis, keepdims: spread(g, x_shape, axis, keepdims))
 def sum(x, axis=None, keepdims=False):
-    """The sum over `axis`."""
-    return np.sum(x, axis=axis, keepdims=keepdims)
+    """The sum over `axis`; int64 for whole numbers and booleans."""
+    return np.sum(x, axis=axis, keepdims=keepdims, dtype=_of_totals(x))
+
+
+def _of_totals(x):
+    return np.int64 if x.dtype.kind in "bui" else x.dtype
 
 
 @rule(x=lambda g, x_shape, axis, keepdims: spread(g / count(x_shape, axis), x_shape, axis, keepdims))
@@ -44,16 +48,20 @@ def var(x, axis=None, keepdims=False, correction=0):
     The default correction is 0; torch's is 1.
     """
     squares = np.sum(_centered(x, axis) ** 2, axis=axis, keepdims=keepdims)
-    return np.true_divide(squares, count(x.shape, axis) - correction)
+    return np.true_divide(squares, _freedom(x, axis, correction))
 
 
 def _pull(x, axis, correction):
     """The derivative of the variance by each number: twice its distance from the mean, divided by n - correction."""
-    return _centered(x, axis) * (np.float64(2) / (count(x.shape, axis) - correction)).astype(x.dtype)
+    return _centered(x, axis) * (np.float64(2) / _freedom(x, axis, correction)).astype(x.dtype)
+
+
+def _freedom(x, axis, correction):
+    return int(np.maximum(count(x.shape, axis) - correction, 0))  # never negative, as in torch: x / 0 is nan or inf
 
 
 def _centered(x, axis):
-    return x - np.mean(x, axis=axis, keepdims=True)
+    return x - np.true_divide(np.sum(x, axis=axis, keepdims=True), count(x.shape, axis))
 
 
 @rule(x=lambda g, x, out, axis, keepdims: _to_the_winners(g, x, out, axis, keepdims))
@@ -76,7 +84,7 @@ def _to_the_winners(g, x, out, axis, keepdims):
 @rule(x=lambda g, x, axis, keepdims: spread(g, x.shape, axis, keepdims) * _product_of_the_others(x, axis))
 def prod(x, axis=None, keepdims=False):
     """The product over `axis`, an integer or None. Its derivative is correct even at inf, where torch's is nan."""
-    return np.prod(x, axis=axis, keepdims=keepdims)
+    return np.prod(x, axis=axis, keepdims=keepdims, dtype=_of_totals(x))
 
 
 def _product_of_the_others(x, axis):
@@ -86,6 +94,9 @@ def _product_of_the_others(x, axis):
     before = np.cumprod(np.concatenate([ones, rows[..., :-1]], axis=-1), axis=-1)
     after = np.cumprod(np.concatenate([ones, rows[..., :0:-1]], axis=-1), axis=-1)[..., ::-1]
     others = before * after
+    # Zero times an overflow, or times inf beside a second zero, is 0, as in torch.
+    is_zero = (np.sum(rows == 0, axis=-1, keepdims=True) > 1) | np.isfinite(rows).all(axis=-1, keepdims=True)
+    others = np.where(np.isnan(others) & is_zero, 0, others)
     return np.moveaxis(others, -1, axis) if axis is not None else others.reshape(x.shape)
 
 

@@ -39,6 +39,7 @@ class Rule(Function):
         names: for each input, the arguments of its formula after `g`.
     """
 
+    as_is = False
     compute: Callable[..., np.ndarray]
     gradients: dict[str, Callable[..., np.ndarray]]
     names: dict[str, tuple[str, ...]]
@@ -68,8 +69,14 @@ class Rule(Function):
         )
 
 
-def rule(**gradients: Callable[..., np.ndarray]) -> Callable[[Callable[..., np.ndarray]], Callable[..., Tensor]]:
+def rule(
+    *, as_is: bool = False, **gradients: Callable[..., np.ndarray]
+) -> Callable[[Callable[..., np.ndarray]], Callable[..., Tensor]]:
     """Turn a function of arrays into an operation on tensors. Arguments without a formula are settings.
+
+    Args:
+        as_is: True for an operation that returns views; otherwise it receives float16 as float32 (see dtypes.py).
+        gradients: for each input, a function from the result's gradient and other arguments to the input's gradient.
 
     Raises:
         TypeError: a formula belongs to no argument of the function, or has an argument that does not exist.
@@ -88,6 +95,7 @@ def rule(**gradients: Callable[..., np.ndarray]) -> Callable[[Callable[..., np.n
             compute.__name__.title().replace("_", ""),
             (Rule,),
             {
+                "as_is": as_is,
                 "compute": staticmethod(compute),
                 "__doc__": compute.__doc__,
                 "names": {},

@@ -1,4 +1,7 @@
-"""Operations that move numbers around without changing them. Their gradients move back the other way."""
+"""Operations that move numbers around without changing them. Their gradients move back the other way.
+
+Operations with `as_is` return views of their input where NumPy does, so changing one changes the other.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,21 @@ from mlx_grpo_kit.tensor.rules.rule import rule
 if TYPE_CHECKING:
     from mlx_grpo_kit.tensor.tensor import Tensor
 
-__all__ = ["broadcast_to", "concatenate", "embedding", "getitem", "pad", "reshape", "stack", "swapaxes", "transpose"]
+__all__ = [
+    "astype",
+    "broadcast_to",
+    "concatenate",
+    "embedding",
+    "getitem",
+    "pad",
+    "reshape",
+    "stack",
+    "swapaxes",
+    "transpose",
+]
 
 
-@rule(x=lambda g, x_shape: g.reshape(x_shape))
+@rule(as_is=True, x=lambda g, x_shape: g.reshape(x_shape))
 def reshape(x, shape):
     """Arrange the same numbers, in the same order, in another shape; one length may be -1."""
     try:
@@ -24,25 +38,31 @@ def reshape(x, shape):
         raise ValueError(f"shape {shape} is invalid for input of size {x.size}.") from None
 
 
-@rule(x=lambda g, axes: np.transpose(g, None if axes is None else np.argsort(np.mod(axes, g.ndim))))
+@rule(as_is=True, x=lambda g, axes: np.transpose(g, None if axes is None else np.argsort(np.mod(axes, g.ndim))))
 def transpose(x, axes=None):
     """Reorder the axes; reverse them if no order is given."""
     return np.transpose(x, axes)
 
 
-@rule(x=lambda g, axis1, axis2: np.swapaxes(g, axis1, axis2))
+@rule(as_is=True, x=lambda g: g)  # the engine gives the gradient the dtype of x
+def astype(x, dtype):
+    """The same numbers in another dtype, without a copy if they have it already. Only floats have a gradient."""
+    return x.astype(dtype, copy=False)
+
+
+@rule(as_is=True, x=lambda g, axis1, axis2: np.swapaxes(g, axis1, axis2))
 def swapaxes(x, axis1, axis2):
     """Exchange two axes."""
     return np.swapaxes(x, axis1, axis2)
 
 
-@rule(x=lambda g: g)  # the engine undoes broadcasting
+@rule(as_is=True, x=lambda g: g)  # the engine undoes broadcasting
 def broadcast_to(x, shape):
     """Repeat along new axes and axes of length 1, without a copy."""
     return np.broadcast_to(x, shape)
 
 
-@rule(x=lambda g, x_shape, index: _scatter(g, x_shape, index))
+@rule(as_is=True, x=lambda g, x_shape, index: _scatter(g, x_shape, index))
 def getitem(x, index):
     """x[index], with slices, integers, None, and arrays of integers or booleans."""
     return x[index]
@@ -89,6 +109,8 @@ def _inside(shape, width):
 
 
 class Concatenate(Function):
+    as_is = False
+
     @staticmethod
     def forward(ctx, *arrays, axis):
         ctx.axis = axis
@@ -101,6 +123,8 @@ class Concatenate(Function):
 
 
 class Stack(Function):
+    as_is = False
+
     @staticmethod
     def forward(ctx, *arrays, axis):
         ctx.axis = axis

@@ -44,7 +44,6 @@ def _as_function(function, numbers):
     """The result and the gradient that its own Function returns for the gradients 1, 10, 100 ..."""
     x = T.Tensor(numbers, requires_grad=True)
     out = function(x)
-    before = x.data.copy()
     function(T.Tensor(1 - x.data, requires_grad=True))  # another one, before the first goes backward
     if not isinstance(out, T.Tensor):
         return out if out is None else Told(f"{show(out)}, which is not a Tensor. Return Silu.apply(x)")
@@ -54,11 +53,7 @@ def _as_function(function, numbers):
     if issubclass(made_by, Rule) and made_by.compute.__module__.startswith("mlx_grpo_kit."):
         return Told(f"the result of the kit's own {made_by.__name__}")
     g = (10.0 ** np.arange(x.data.size)).reshape(x.shape)
-    given = g.copy()
-    out.backward(given)
-    for name, now, then in (("grad", given, g), ("x", x.data, before)):
-        if not np.array_equal(now, then):
-            return Told(f"a backward that changes its `{name}`")
+    out.backward(g)
     return {"result": out.data.tolist(), f"gradient of x for grad = {g.tolist()}": x.grad.tolist()}
 
 
@@ -125,18 +120,8 @@ SILU = Exercise(
                 "+ grad *= ctx.s * (1 + ctx.x * (1 - ctx.s))",
                 "+ return grad",
                 message=(
-                    "The numbers are right, but `grad *= ...` writes into an array that other operations may "
-                    "share, and they would get your numbers. Create a new array, `grad * ...`."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "x changed in backward",
-                "- return grad * ctx.s * (1 + ctx.x * (1 - ctx.s))",
-                "+ ctx.x *= 1 - ctx.s",
-                "+ return grad * ctx.s * (1 + ctx.x)",
-                message=(
-                    "`ctx.x` is not a copy: it is the array inside x. Create a new array instead of writing into it."
+                    "`grad` and the arrays in `ctx` are read-only: other operations use them too, and would get your "
+                    "numbers. Create a new array, `grad * ...`, instead of writing into one, `grad *= ...`."
                 ),
                 hint=3,
             ),
