@@ -8,9 +8,9 @@ from typing import Any
 
 from mlx_grpo_kit.cli.settings import SETTINGS
 from mlx_grpo_kit.cli.values import amount, count, name, named_value, names, number, positive, seed, whole_number
-from mlx_grpo_kit.grpo.habits import not_known
 from mlx_grpo_kit.grpo.recipe import MAX_STEPS, TINY_NAME
 from mlx_grpo_kit.runs.record import KEEP
+from mlx_grpo_kit.runtime.habits import not_known
 
 SAVE_EVERY, EVAL_EVERY, EVAL_PROBLEMS = 50, 50, 256
 LAB_FOLDER = "my_course"

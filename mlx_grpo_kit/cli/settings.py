@@ -53,7 +53,7 @@ SETTINGS = {
     "how fast it learns": (
         Setting("learning_rate", number, "step size of the optimizer; ten times the default with --lora-r"),
         Setting("lr_scheduler_type", str, "constant, or linear or cosine, which fall to 0 at --max-steps"),
-        Setting("warmup_steps", whole_number, "steps in which the learning rate rises to its full value"),
+        Setting("warmup_steps", number, "steps in which the learning rate rises to its full value, or a share below 1"),
         Setting("weight_decay", number, "the optimizer's; norms and biases do not decay"),
         Setting("max_grad_norm", number, "gradients with a larger norm are scaled down to it"),
     ),

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mlx_grpo_kit.grpo.checks import check_group_size
-from mlx_grpo_kit.grpo.habits import other_value
 from mlx_grpo_kit.runtime import mx
+from mlx_grpo_kit.runtime.habits import other_value
 
 if TYPE_CHECKING:
     from mlx_grpo_kit.grpo.batch import Completions, Scores

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from enum import Enum
 from numbers import Number
 from typing import Any
 
@@ -36,7 +37,8 @@ def as_setting(name: str, value: Any, kind: str) -> Any:
     Raises ValueError for a float setting that is not a finite number, and for a bool setting that is neither True nor
     False.
     """
-    value, expected, kind = as_python(value), None, getattr(kind, "__name__", str(kind))
+    value = value.value if isinstance(value, Enum) else as_python(value)  # such as transformers' OptimizerNames
+    expected, kind = None, getattr(kind, "__name__", str(kind))
     if value is None and kind.endswith(" | None"):
         return None
     if kind.startswith("float") and not is_finite(value):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from mlx_grpo_kit.grpo.habits import names_habits
+from mlx_grpo_kit.runtime.habits import names_habits
 
 if TYPE_CHECKING:
     from mlx_grpo_kit.generation import SamplingConfig
@@ -32,7 +32,9 @@ class GRPOConfig:
         learning_rate: TRL's 1e-6 suits a real Qwen3. For the tiny one `train` uses 5e-4.
         lr_scheduler_type: "linear" and "cosine" fall to 0 at `max_steps` of `train`, so a longer run continues at a
             higher rate; "constant" (the kit's default; TRL: linear) and "constant_with_warmup" do not fall.
-        warmup_steps: the number of steps in which the learning rate rises to its full value.
+        warmup_steps: the number of steps in which the learning rate rises to its full value; below 1 it is a share of
+            all steps. A step is one batch of completions, as in `max_steps` of `train` and in the schedule. TRL counts
+            updates, `num_iterations` times as many if the other settings are TRL's defaults.
         weight_decay: the optimizer's. As in TRL and transformers, norms and biases do not decay.
         optim: "adamw", or "adafactor", which stores next to nothing per parameter and so saves 8 of 16 bytes per
             parameter. It makes different updates from AdamW.
@@ -75,8 +77,10 @@ class GRPOConfig:
         tool_timeout: seconds that a tool call may take. After that, the policy gets the result that there was no
             answer, and the environment is not used again. Each environment then runs in a lasting thread of its own.
             None sets no limit and calls tools in the thread that samples, as TRL does.
-        temperature, top_k, top_p, min_p: as in `SamplingConfig`.
-        beta: weight of the KL penalty against the reference, the policy that training started from.
+        temperature, top_k, top_p, min_p: as in `SamplingConfig`; None disables a filter. The filters come before the
+            temperature. In TRL they come after it, so top_p and min_p keep other tokens there unless it is 1.
+        beta: weight of the KL penalty against the reference, the policy that training started from. (In TRL 1.16
+            `use_bias_correction_kl` is True.)
         sync_ref_model: every `ref_model_sync_steps` steps the reference becomes `ref_model_mixup_alpha` * policy + (1 -
             `ref_model_mixup_alpha`) * reference (TR-DPO, https://arxiv.org/abs/2404.09656). TRL counts updates instead
             of steps, `num_iterations` times as many.
@@ -109,7 +113,7 @@ class GRPOConfig:
 
     learning_rate: float = 1e-6
     lr_scheduler_type: str = "constant"
-    warmup_steps: int = 0
+    warmup_steps: float = 0
     weight_decay: float = 0.0
     optim: str = "adamw"
     backend: str = "mlx"
@@ -132,7 +136,7 @@ class GRPOConfig:
     tool_timeout: float | None = 60.0
     temperature: float = 1.0
     top_k: int | None = None
-    top_p: float = 1.0
+    top_p: float | None = 1.0
     min_p: float | None = None
     beta: float = 0.0
     epsilon: float = 0.2
@@ -223,7 +227,8 @@ class GRPOConfig:
         """The settings for drawing completions."""
         from mlx_grpo_kit.generation import SamplingConfig
 
-        return SamplingConfig(max_completion_length, self.temperature, self.top_k, self.top_p, self.min_p)
+        top_p = 1.0 if self.top_p is None else self.top_p
+        return SamplingConfig(max_completion_length, self.temperature, self.top_k, top_p, self.min_p)
 
     def loss(self, max_completion_length: int) -> GRPOLossConfig:
         """The settings of the loss."""

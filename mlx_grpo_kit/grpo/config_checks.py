@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from mlx_grpo_kit.generation.generate import stop_at
 from mlx_grpo_kit.grpo.advantages import check_advantage_settings
 from mlx_grpo_kit.grpo.checks import as_python, as_setting, check_whole, is_finite
-from mlx_grpo_kit.grpo.habits import other_value
 from mlx_grpo_kit.grpo.optimizer import OPTIMIZERS
 from mlx_grpo_kit.grpo.schedule import RATES, SCHEDULES, is_rate
 from mlx_grpo_kit.qwen3.lora import SCALES, check_targets
+from mlx_grpo_kit.runtime.habits import other_value
 
 if TYPE_CHECKING:
     from mlx_grpo_kit.grpo.config import GRPOConfig
@@ -27,7 +27,7 @@ def check_config(config: GRPOConfig) -> None:
     if not is_rate(config.learning_rate):
         raise ValueError(f"learning_rate is {config.learning_rate}; expected {RATES}.")
     if not config.max_grad_norm > 0:
-        raise ValueError(f"max_grad_norm is {config.max_grad_norm}; expected more than 0.")
+        raise ValueError(f"max_grad_norm is {config.max_grad_norm}; expected more than 0 (for no clipping, 1e9).")
     if not config.weight_decay >= 0:
         raise ValueError(f"weight_decay is {config.weight_decay}; expected 0 or more.")
     for name in ("per_device_train_batch_size", "gradient_accumulation_steps", "num_iterations"):
@@ -62,7 +62,14 @@ def check_config(config: GRPOConfig) -> None:
             f"chat_template_kwargs is {config.chat_template_kwargs!r}; expected strings, numbers, booleans, and lists "
             f"and dictionaries of them, which a checkpoint can store ({error})."
         ) from error
-    for name in ("num_generations", "warmup_steps", "seed", "dynamic_sampling_rounds", "soft_punish_cache"):
+    if float(config.warmup_steps).is_integer():
+        object.__setattr__(config, "warmup_steps", int(config.warmup_steps))
+    if not (config.warmup_steps >= 0 and (isinstance(config.warmup_steps, int) or config.warmup_steps < 1)):
+        raise ValueError(
+            f"warmup_steps is {config.warmup_steps}; expected a whole number of at least 0, or a share of all steps "
+            "below 1."
+        )
+    for name in ("num_generations", "seed", "dynamic_sampling_rounds", "soft_punish_cache"):
         check_whole(name, getattr(config, name), at_least=0)
     if config.lr_scheduler_type not in SCHEDULES:
         raise ValueError(
@@ -71,7 +78,7 @@ def check_config(config: GRPOConfig) -> None:
         )
     if config.optim not in OPTIMIZERS:
         raise ValueError(
-            f"optim is {config.optim!r}; expected one of {', '.join(map(repr, OPTIMIZERS))}."
+            f"optim is {config.optim!r}; expected one of {', '.join(map(repr, OPTIMIZERS))}, which saves memory."
             f"{other_value('optim', config.optim)}"
         )
     if config.backend not in BACKENDS:

@@ -166,14 +166,13 @@ class TaskRewards:
 
 def check_reward_funcs(reward_funcs: Sequence[Callable]) -> list[str]:
     """The names under which metrics are logged. Raises ValueError for anything but functions with different names."""
-    functions = reward_funcs if isinstance(reward_funcs, Sequence) and all(map(callable, reward_funcs)) else []
-    names = [reward_name(function) for function in functions]
+    names = [reward_name(function) for function in reward_funcs]
     if not names or len(set(names)) < len(names):
         raise ValueError(
             f"reward_funcs is {reward_funcs!r}; expected a list of one or more functions with different names, because "
             "metrics are logged under them."
         )
-    for function in functions:
+    for function in reward_funcs:
         takes_names(function)  # raises now for a function that can be called in neither way
     return names
 

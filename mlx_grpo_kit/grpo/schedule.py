@@ -30,7 +30,7 @@ def is_rate(number: float) -> bool:
     return 0 < number <= LARGEST_RATE
 
 
-def scheduled_rate(learning_rate: float, schedule: str, step: int, max_steps: int, warmup_steps: int = 0) -> float:
+def scheduled_rate(learning_rate: float, schedule: str, step: int, max_steps: int, warmup_steps: float = 0) -> float:
     """The learning rate of the update after `step` of `max_steps` steps, in Python's precision.
 
     It rises linearly for `warmup_steps` steps and starts above 0, unlike in transformers, which wastes its first step
@@ -43,8 +43,11 @@ def scheduled_rate(learning_rate: float, schedule: str, step: int, max_steps: in
     Args:
         learning_rate: the full rate.
         schedule: a name in SCHEDULES.
-        step: updates done, from 0 to `max_steps` - 1.
+        step: steps done, from 0 to `max_steps` - 1.
+        warmup_steps: a number of steps; or, below 1, a share of `max_steps`, rounded up as in transformers.
     """
+    if warmup_steps < 1:
+        warmup_steps = math.ceil(max_steps * warmup_steps)
     if step < warmup_steps:
         return learning_rate * (step + 1) / (warmup_steps + 1)
     return learning_rate * SCHEDULES[schedule]((max_steps - step) / max(max_steps - warmup_steps, 1))
@@ -54,6 +57,11 @@ def own_rate(args: GRPOConfig, step: int, max_steps: int | None) -> float:
     """The learning rate of `GRPOTrainer.train_step`. Raises ValueError if the schedule needs another `max_steps`."""
     if max_steps is not None and step >= max_steps:
         raise ValueError(f"max_steps is {max_steps}, and {step} steps are done; expected more.")
+    if max_steps is None and 0 < args.warmup_steps < 1:
+        raise ValueError(
+            f"warmup_steps is {args.warmup_steps}, a share of all steps; expected max_steps: train_step(..., "
+            "max_steps=200). Or set warmup_steps to a number of steps."
+        )
     if max_steps is None and SCHEDULES[args.lr_scheduler_type](0.0) != 1:
         raise ValueError(
             f"lr_scheduler_type is {args.lr_scheduler_type!r}, which falls to 0 at the last step; expected "

@@ -21,7 +21,6 @@ from mlx_grpo_kit.grpo.batch import Batch
 from mlx_grpo_kit.grpo.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from mlx_grpo_kit.grpo.config import GRPOConfig, changed_settings, check_changes
 from mlx_grpo_kit.grpo.evaluation import evaluate
-from mlx_grpo_kit.grpo.habits import names_habits
 from mlx_grpo_kit.grpo.learners import Learner
 from mlx_grpo_kit.grpo.metrics import batch_metrics, redraw_metrics
 from mlx_grpo_kit.grpo.objectives import LossType
@@ -44,7 +43,9 @@ from mlx_grpo_kit.qwen3 import Qwen3Config
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.runtime.fork import refuse_after_fork
+from mlx_grpo_kit.runtime.habits import names_habits
 from mlx_grpo_kit.tasks.catalogue import validate_task
+from mlx_grpo_kit.tasks.signatures import as_reward_funcs
 from mlx_grpo_kit.tasks.task import Task
 from mlx_grpo_kit.tasks.tools import environment_rewards
 
@@ -91,6 +92,11 @@ class GRPOTrainer:
         _saved: Checkpoint | None = None,
     ):
         refuse_after_fork()
+        if not isinstance(args, GRPOConfig | None):
+            raise TypeError(
+                f"args is a {type(args).__module__}.{type(args).__name__}; expected mlx_grpo_kit.grpo.GRPOConfig, "
+                "whose settings have TRL's names."
+            )
         self.args, self.world = args or GRPOConfig(), world or World()
         whole = _saved.policy if _saved else Policy.begin(config, params, self.args)
         self.policy = in_shards(whole, self.args, self.world)
@@ -120,10 +126,12 @@ class GRPOTrainer:
         """The policy's parameters, in the dtype that the model computes in, including adapters."""
         return self.policy.whole().params
 
+    @names_habits("argument")
     def train(self, max_steps: int) -> TrainingLoop:
         """Return an iterator that makes and yields one step at a time, until `max_steps` are done in total.
 
-        Steps of a resumed run count too. The iterator trains only while you iterate over it: a call without a loop
+        A step is one batch of completions, even if it makes several updates (TRL's `max_steps` counts updates). Steps
+            of a resumed run count too. The iterator trains only while you iterate over it: a call without a loop
             trains nothing, and gives a RuntimeWarning.
 
         A step that fails or is interrupted changes nothing, and another loop may continue from there. (While a model of
@@ -217,6 +225,7 @@ class GRPOTrainer:
         args = self.args
         return scheduled_rate(args.learning_rate, args.lr_scheduler_type, self.step, max_steps, args.warmup_steps)
 
+    @names_habits("argument")
     def evaluate(
         self, num_problems: int = 256, seed: int = 0, *, num_samples: int = 1, temperature: float = 1.0
     ) -> dict[str, float]:
@@ -279,7 +288,8 @@ class GRPOTrainer:
     def _change(self, args: GRPOConfig, reward_funcs: Sequence[Callable] | None, settings: Mapping[str, Any]) -> None:
         """Switch to `args` updated by `settings`, and to `reward_funcs`, and record what changed."""
         check_changes(settings)
-        args, functions = replace(args, **settings), self.reward_funcs if reward_funcs is None else reward_funcs
+        args = replace(args, **settings)
+        functions = self.reward_funcs if reward_funcs is None else as_reward_funcs(reward_funcs)
         args.check_task(self.max_completion_length, functions)
         parts = self._parts(args, functions)
         if reward_funcs is not None:

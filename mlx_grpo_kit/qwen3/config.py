@@ -181,7 +181,10 @@ class Qwen3Config:
             ValueError: another architecture, a missing number, or a feature that this forward pass does not support.
         """
         if config.get("model_type", "qwen3") != "qwen3":
-            raise ValueError(f"config.json describes a {config['model_type']!r} model; expected model_type 'qwen3'.")
+            raise ValueError(
+                f"config.json describes a {config['model_type']!r} model; expected model_type 'qwen3', the dense "
+                "models Qwen3-0.6B to 32B and those fine-tuned from them. Train other models with TRL or mlx-lm-lora."
+            )
         _check_quantization(config)
         if config.get("use_sliding_window"):
             raise ValueError(

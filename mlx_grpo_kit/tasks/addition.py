@@ -7,6 +7,7 @@ import numpy as np
 from mlx_grpo_kit.tasks.answers import as_number, final_answer
 from mlx_grpo_kit.tasks.chat import IN_TAGS, InChat
 from mlx_grpo_kit.tasks.parsing import ascii_int
+from mlx_grpo_kit.tasks.signatures import as_reward_funcs
 from mlx_grpo_kit.tasks.split import hash_order, split_by_hash, take_held_out
 from mlx_grpo_kit.tasks.task import Problem, RewardFunc
 
@@ -37,12 +38,12 @@ class Addition:
 
     name = "addition"
 
-    def __init__(self, max_operand: int = 99, reward_funcs: Sequence[RewardFunc] | None = None):
+    def __init__(self, max_operand: int = 99, reward_funcs: Sequence[RewardFunc] | RewardFunc | None = None):
         if not 9 <= max_operand <= 999:
             raise ValueError(f"Addition(max_operand={max_operand}): expected 9 to 999.")
         self.max_operand = max_operand
         self.max_completion_length = len(str(2 * max_operand)) + 1
-        self.reward_funcs = [correct] if reward_funcs is None else list(reward_funcs)
+        self.reward_funcs = [correct] if reward_funcs is None else as_reward_funcs(reward_funcs)
         unordered = [f"{a}+{b}" for a in range(max_operand + 1) for b in range(a, max_operand + 1)]
         train, held_out = split_by_hash(unordered)
         self._train = np.array(_both_orders(train))  # [number of training prompts, 2]

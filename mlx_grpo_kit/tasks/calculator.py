@@ -8,6 +8,7 @@ import numpy as np
 
 from mlx_grpo_kit.tasks.answers import as_number, final_answer
 from mlx_grpo_kit.tasks.parsing import parse_expression
+from mlx_grpo_kit.tasks.signatures import as_reward_funcs
 from mlx_grpo_kit.tasks.split import is_held_out
 from mlx_grpo_kit.tasks.task import Problem, RewardFunc
 
@@ -42,8 +43,10 @@ class Calculator:
 
     name, max_completion_length = "calculator", 160
 
-    def __init__(self, reward_funcs: Sequence[RewardFunc] | None = None, tools: Sequence[Callable] | None = None):
-        self.reward_funcs = [correct] if reward_funcs is None else list(reward_funcs)
+    def __init__(
+        self, reward_funcs: Sequence[RewardFunc] | RewardFunc | None = None, tools: Sequence[Callable] | None = None
+    ):
+        self.reward_funcs = [correct] if reward_funcs is None else as_reward_funcs(reward_funcs)
         self.tools = [calculate] if tools is None else list(tools)
 
     @staticmethod

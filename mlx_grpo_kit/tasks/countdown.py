@@ -13,6 +13,7 @@ import numpy as np
 from mlx_grpo_kit.tasks.answers import as_expression, as_number, final_answer
 from mlx_grpo_kit.tasks.chat import IN_TAGS, InChat
 from mlx_grpo_kit.tasks.parsing import Expression, ExpressionError, parse_expression
+from mlx_grpo_kit.tasks.signatures import as_reward_funcs
 from mlx_grpo_kit.tasks.split import hash_order, split_by_hash, take_held_out
 from mlx_grpo_kit.tasks.task import Problem, RewardFunc
 
@@ -62,7 +63,9 @@ class Countdown:
 
     name = "countdown"
 
-    def __init__(self, num_numbers: int = 3, max_number: int = 9, reward_funcs: Sequence[RewardFunc] | None = None):
+    def __init__(
+        self, num_numbers: int = 3, max_number: int = 9, reward_funcs: Sequence[RewardFunc] | RewardFunc | None = None
+    ):
         if not (2 <= num_numbers <= 4 and 9 <= max_number <= 12):
             raise ValueError(
                 f"Countdown(num_numbers={num_numbers}, max_number={max_number}): "
@@ -71,7 +74,7 @@ class Countdown:
         digits = num_numbers * len(str(max_number))
         operators, parentheses, eos = num_numbers - 1, 2 * (num_numbers - 2), 1
         self.max_completion_length = digits + operators + parentheses + eos
-        self.reward_funcs = [correct, uses_numbers] if reward_funcs is None else list(reward_funcs)
+        self.reward_funcs = [correct, uses_numbers] if reward_funcs is None else as_reward_funcs(reward_funcs)
 
         self._games: dict[str, Problem] = {}  # by the prompt with the numbers in rising order
         known: dict[tuple[int, ...], dict[int, str]] = {}

@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 
 from mlx_grpo_kit.tasks.answers import as_number, final_answer
+from mlx_grpo_kit.tasks.signatures import as_reward_funcs
 from mlx_grpo_kit.tasks.task import Problem, RewardFunc
 
 QUESTIONS = 5
@@ -63,11 +64,11 @@ class GuessTheNumber:
 
     name, max_completion_length = "guess", 176
 
-    def __init__(self, largest: int = 7, reward_funcs: Sequence[RewardFunc] | None = None):
+    def __init__(self, largest: int = 7, reward_funcs: Sequence[RewardFunc] | RewardFunc | None = None):
         if not 2 <= largest <= 99:
             raise ValueError(f"GuessTheNumber(largest={largest}): expected 2 to 99.")
         self.largest = largest
-        self.reward_funcs = [] if reward_funcs is None else list(reward_funcs)
+        self.reward_funcs = [] if reward_funcs is None else as_reward_funcs(reward_funcs)
         self.environment_factory = partial(Game, largest)
 
     def problem(self, secret: int) -> Problem:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mlx_grpo_kit.tasks.parsing import ascii_int
+from mlx_grpo_kit.tasks.signatures import as_reward_funcs
 from mlx_grpo_kit.tasks.split import is_held_out
 from mlx_grpo_kit.tasks.task import Problem, RewardFunc
 
@@ -87,8 +88,8 @@ class LongSum:
 
     name, max_completion_length = "long-sum", 60
 
-    def __init__(self, reward_funcs: Sequence[RewardFunc] | None = None):
-        self.reward_funcs = [correct] if reward_funcs is None else list(reward_funcs)
+    def __init__(self, reward_funcs: Sequence[RewardFunc] | RewardFunc | None = None):
+        self.reward_funcs = [correct] if reward_funcs is None else as_reward_funcs(reward_funcs)
 
     @staticmethod
     def problem(numbers: Sequence[int]) -> Problem:

@@ -25,8 +25,10 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from mlx_grpo_kit.files import check_regular
+from mlx_grpo_kit.runtime.habits import names_habits
 from mlx_grpo_kit.tasks.answers import MAX_NUMBER, as_number, final_answer
 from mlx_grpo_kit.tasks.chat import ANSWER_TOKENS, IN_TAGS, InChat
+from mlx_grpo_kit.tasks.signatures import as_reward_funcs
 from mlx_grpo_kit.tasks.split import HELD_OUT_FRACTION, split_by_hash
 from mlx_grpo_kit.tasks.task import Problem, RewardFunc, TaskError, is_chat
 
@@ -57,6 +59,7 @@ def _lines(answer: str) -> list[str]:
     return [" ".join(line.split()).casefold() for line in answer.split("\n") if line.strip()]
 
 
+@names_habits("argument")
 class RowsTask:
     """Problems from rows, with a tenth of them held out by the hash of their prompt.
 
@@ -70,7 +73,7 @@ class RowsTask:
     Args:
         rows: dictionaries, each with a prompt (a string, or a list of messages) and an answer (a string or a number).
             With your own reward functions, rows need no answer.
-        reward_funcs: functions instead of the default `[correct]`.
+        reward_funcs: one or more functions instead of the default `[correct]`.
         is_correct: (problem, completion) -> bool, instead of the default `same_answer`; accuracy is the share for which
             it is True.
         held_out_rows: rows for evaluation, such as a data set's test split. Then all of `rows` are for training, except
@@ -95,7 +98,7 @@ class RowsTask:
     def __init__(
         self,
         rows: Iterable[Mapping[str, Any]],
-        reward_funcs: Sequence[RewardFunc] | None = None,
+        reward_funcs: Sequence[RewardFunc] | RewardFunc | None = None,
         is_correct: Callable[[Problem, str], bool] | None = None,
         *,
         held_out_rows: Iterable[Mapping[str, Any]] | None = None,
@@ -110,7 +113,7 @@ class RowsTask:
         self.name, self._system, self._max_completion_length = name, system, max_completion_length
         self.max_completion_length = ANSWER_TOKENS if max_completion_length is None else max_completion_length
         self.tools, self.environment_factory = [*tools], environment_factory
-        self.reward_funcs = [correct] if reward_funcs is None else list(reward_funcs)
+        self.reward_funcs = [correct] if reward_funcs is None else as_reward_funcs(reward_funcs)
         self._is_correct = is_correct or same_answer
         by_row = environment_factory is not None
         read = _Reader(prompt, answer, system, needs_answer=reward_funcs is None, by_row=by_row)
@@ -129,7 +132,7 @@ class RowsTask:
             train = [key for key in problems if by_row or key not in held_out]
             if both := sum(len(found) for key, found in problems.items() if key in held_out and not by_row):
                 warnings.warn(
-                    f"{both} problems of {name} are also held out, so they are left out of training.", stacklevel=2
+                    f"{both} problems of {name} are also held out, so they are left out of training.", stacklevel=3
                 )
             if not train:
                 raise TaskError(f"All problems of {name} are also held out; nothing is left for training.")
@@ -139,7 +142,7 @@ class RowsTask:
         self._order: tuple[tuple[int, int], np.ndarray] | None = None
         doubts = [*_doubts(self.all_problems(), name, judges=is_correct is None, rewards=reward_funcs is None)]
         for words in (*doubts, *self._doubts_of_split(is_given=held_out_rows is not None)):
-            warnings.warn(words, stacklevel=2)
+            warnings.warn(words, stacklevel=3)
 
     def _doubts_of_split(self, is_given: bool) -> Iterator[str]:
         """Warnings about what is held out, if the rows were divided here, and about what is never trained."""

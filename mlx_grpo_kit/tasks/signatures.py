@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from mlx_grpo_kit.tasks.task import Problem, TaskError, is_chat
+from mlx_grpo_kit.tasks.task import Problem, RewardFunc, TaskError, is_chat
 
 ONLY_IN_TRL = ("trainer_state", "log_extra", "log_metric")
 """Arguments that TRL's trainer passes and this kit's does not."""
@@ -23,6 +23,20 @@ FORMS = "(problems, completions), or TRL's (prompts, completions, **kwargs)"
 def reward_name(func: Callable) -> str:
     """The name of a reward function in metrics and messages."""
     return getattr(func, "__name__", type(func).__name__)
+
+
+def as_reward_funcs(given: RewardFunc | Iterable[RewardFunc]) -> list[RewardFunc]:
+    """One reward function or several, as a list. Raises TaskError for anything that cannot be called."""
+    functions = [given] if callable(given) or isinstance(given, str) or not isinstance(given, Iterable) else [*given]
+    for each in functions:
+        if not callable(each):
+            raise TaskError(
+                f"reward_funcs has {each!r:.80}; expected a function, or a list of functions. mlx_grpo_kit.tasks has "
+                "rows.correct (the default of RowsTask), math_verify.math_verified, formats.format_reward(...) and "
+                "formats.tags_reward(...); those of trl.rewards work too. For a reward model, write a function that "
+                "calls it."
+            )
+    return functions
 
 
 def takes_names(func: Callable, columns: Iterable[str] = ()) -> bool:

@@ -10,10 +10,12 @@ import pytest
 
 from mlx_grpo_kit.cli import main
 from mlx_grpo_kit.cli.parser import build_parser
+from mlx_grpo_kit.generation import SamplingConfig
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
-from mlx_grpo_kit.grpo.habits import HABITS, edits, not_known
 from mlx_grpo_kit.grpo.recipe import model_folder
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer
+from mlx_grpo_kit.runtime.habits import FAMILIES, HABITS, edits, not_known
+from mlx_grpo_kit.tasks import RowsTask
 
 SETTINGS = {field.name for field in dataclasses.fields(GRPOConfig)}
 # Names of earlier versions, of other classes (EarlyStoppingCallback, AutoModel, mlx-lm's lora section), and of people.
@@ -49,6 +51,69 @@ def peers():
 def test_every_name_is_a_peers_and_none_is_ours(peers):
     assert set(HABITS) <= peers | OTHERS
     assert not set(HABITS) & SETTINGS
+    for start in FAMILIES:
+        assert [name for name in peers if name.startswith(start) and name not in HABITS], start
+        assert not [name for name in SETTINGS if name.startswith(start) and name != "entropy_coef"], start
+
+
+def refusal(call):
+    """The error of a call as text; '' if there is none."""
+    try:
+        call()
+    except (TypeError, ValueError) as error:
+        return str(error)
+    return ""
+
+
+def test_every_setting_of_trl_works_or_is_refused_with_the_way_out():
+    """With TRL's own default, so that a copied list of settings is accepted or explained name by name."""
+    import trl
+
+    works = set()
+    for field in dataclasses.fields(trl.GRPOConfig):
+        setting = {field.name: getattr(trl.GRPOConfig, field.name, None)}
+        words = refusal(lambda setting=setting: GRPOConfig(**setting))
+        ours = rf"GRPOConfig has no setting '{field.name}'; here: .*\.|{field.name} is .*; expected .*"
+        assert not words or re.fullmatch(ours, words), (field.name, words)
+        works |= set() if words else {field.name}
+    assert works <= SETTINGS
+    assert len(works) > 30
+
+
+def test_every_argument_of_trls_trainer_works_or_is_refused_with_the_way_out():
+    import trl
+
+    for name in [*inspect.signature(trl.GRPOTrainer.__init__).parameters][1:]:
+        for make in (GRPOTrainer, RowsTask):
+            words = refusal(lambda name=name, make=make: make(**{name: None}))
+            is_ours = name in inspect.signature(make).parameters
+            assert words.startswith(f"{make.__name__}(") if is_ours else "; here: " in words, (make, name, words)
+
+
+def test_calls_of_trl_are_answered_with_the_call_here(tmp_path):
+    import trl
+
+    settings = trl.GRPOConfig(output_dir=str(tmp_path), bf16=False)
+    for call, words in (
+        (lambda: GRPOTrainer.train(None), r"train(max_steps): missing a required argument: 'max_steps'; pass it to tr"),
+        (lambda: GRPOTrainer.train(None, resume_from_checkpoint=True), "; here: GRPOTrainer.resume(folder, task)"),
+        (lambda: GRPOTrainer.evaluate(None, eval_dataset=[]), "; here: RowsTask(rows, held_out_rows=test_rows)"),
+        (lambda: GRPOTrainer("Qwen/Qwen3-0.6B", [len]), "GRPOTrainer(config, params, tokenizer, task, args, world"),
+        (lambda: GRPOTrainer({}, {}, None, None, settings), "GRPOConfig; expected mlx_grpo_kit.grpo.GRPOConfig"),
+    ):
+        assert words in refusal(call)
+
+
+def test_values_of_trl_have_its_meaning():
+    from transformers import SchedulerType
+    from transformers.training_args import OptimizerNames
+
+    assert GRPOConfig(top_p=None, top_k=0, min_p=None).sampling(5) == SamplingConfig(5, top_k=0)
+    assert GRPOConfig(lr_scheduler_type=SchedulerType.COSINE, optim=OptimizerNames.ADAFACTOR).optim == "adafactor"
+    for name in OptimizerNames:
+        words = refusal(lambda name=name: GRPOConfig(optim=name))
+        assert ("here write 'adamw'" in words) == ("adamw" in name.value), name
+        assert not words or words.startswith(f"optim is {name.value!r}; expected one of 'adamw', 'adafactor'"), words
 
 
 def test_a_peers_name_is_never_taken_for_a_slip(peers):
@@ -74,8 +139,10 @@ def test_what_they_are_told_to_write_exists():
         "mlx_lm",
         "estimate_memory",
         "environment_factory",
+        "num_samples",
+        "set_default_device",
     }
-    for name, way in HABITS.items():
+    for name, way in (HABITS | FAMILIES).items():
         assert set(re.findall(r"--[a-z][a-z-]+", way)) <= options, name
         assert set(re.findall(r"\b[a-z]+(?:_[a-z]+)+\b", way)) <= words, name
         assert set(re.findall(r"trainer\.(\w+)", way)) <= set(dir(GRPOTrainer)), name

@@ -4,9 +4,10 @@ import mlx.optimizers
 import numpy as np
 import pytest
 import torch
-from transformers import get_scheduler
+from transformers import TrainingArguments, get_scheduler
 
-from mlx_grpo_kit.grpo.schedule import SCHEDULES, scheduled_rate
+from mlx_grpo_kit.grpo import GRPOConfig
+from mlx_grpo_kit.grpo.schedule import SCHEDULES, own_rate, scheduled_rate
 
 
 def rates(schedule, max_steps, warmup_steps=0, peak=0.5):
@@ -36,6 +37,17 @@ def test_the_warm_up_rises_evenly_to_the_full_rate_and_wastes_no_step(schedule):
     assert rates(schedule, 10, 3)[:4] == pytest.approx([0.125, 0.25, 0.375, 0.5])
     assert min(rates(schedule, 10, 9)) > 0
     assert len(rates(schedule, 3, 5)) == 3  # shorter than its warm-up
+
+
+@pytest.mark.parametrize("share", [0.0, 0.05, 0.1, 0.3, 0.99])
+def test_a_warm_up_below_1_is_transformers_share_of_all_steps(share, tmp_path):
+    steps = TrainingArguments(output_dir=str(tmp_path), warmup_steps=share).get_warmup_steps(23)
+    assert rates("linear", 23, share) == rates("linear", 23, steps)
+    assert GRPOConfig(warmup_steps=3.0).warmup_steps == 3
+    if share:
+        with pytest.raises(ValueError, match=r"warmup_steps is 0\.\d+, a share of all steps; expected max_steps"):
+            own_rate(GRPOConfig(warmup_steps=share), 0, None)
+        assert own_rate(GRPOConfig(warmup_steps=share), 0, 23) == GRPOConfig().learning_rate / (steps + 1)
 
 
 def test_it_is_that_of_mlx():

@@ -1,6 +1,7 @@
 """Tasks out of rows: lists, files of JSON lines, and Hugging Face's data sets."""
 
 import collections
+import functools
 import json
 import math
 import warnings
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from mlx_grpo_kit.grpo.rewards import compute_rewards
-from mlx_grpo_kit.tasks import Addition, RowsTask, TaskError, get_task
+from mlx_grpo_kit.tasks import Addition, Countdown, RowsTask, TaskError, get_task
 from mlx_grpo_kit.tasks.calls import held_out_problems
 from mlx_grpo_kit.tasks.catalogue import validate_task
 
@@ -234,6 +235,16 @@ class Game:
 
 def zeros(problems, completions):
     return [0.0] * len(completions)
+
+
+@pytest.mark.parametrize("make", [functools.partial(RowsTask, GSM8K), Addition, Countdown])
+def test_reward_functions_are_one_or_several_and_never_a_name(make):
+    """As in TRL, where a name is that of a reward model."""
+    assert make(reward_funcs=zeros).reward_funcs == [zeros]
+    assert make(reward_funcs=(zeros, len)).reward_funcs == [zeros, len]
+    for given in ("accuracy", ["accuracy"], [zeros, None], 5):
+        with pytest.raises(TaskError, match=r"reward_funcs has .*; expected a function.* rows\.correct .*tags_reward"):
+            make(reward_funcs=given)
 
 
 PLAY = [{"prompt": [{"role": "user", "content": "Play."}], "secret": i} for i in range(1000)]

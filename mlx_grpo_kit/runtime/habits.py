@@ -1,14 +1,18 @@
 """Names from TRL, PEFT, mlx-lm and other libraries, and the kit's replacements for them.
 
-A setting, an argument or an option with such a name raises an error that quotes this table. The guide `coming_from.md`
-shows the whole table.
+A setting, an argument or an option with such a name raises an error that quotes these tables, which answer for every
+name in TRL's `GRPOConfig` and `GRPOTrainer`.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+C = TypeVar("C", bound=Callable[..., Any])
 
 _IN_THE_LOOP = "the trainer is an iterator, so call this inside your training loop"
 _RECIPES = "the guide 'Train, watch and record' has recipes"
@@ -22,7 +26,20 @@ _HUB = "nothing is uploaded: trainer.save_pretrained(folder) writes a Hugging Fa
 _IN_DTYPE = "bf16=True; --dtype bfloat16"
 _BATCH = "per_device_train_batch_size * gradient_accumulation_steps is the number of completions per step"
 _SAMPLED = "completion_batch_size; --completion-batch-size"
+_SAVE = f"{_IN_THE_LOOP}: trainer.save_checkpoint(folder); --save-every"
+_EVALUATE = f"{_IN_THE_LOOP}: trainer.evaluate(); --eval-every"
+_LOG = f"{_IN_THE_LOOP}: read step.metrics after each step"
+_RESUME = "GRPOTrainer.resume(folder, task) continues with identical results; --resume"
+_SAMPLES = "the kit samples in the same process, with MLX or torch"
+_SHUFFLES = "a RowsTask uses each row once per epoch, in an order that follows from seed"
+_COMPILES = "backend='mlx', 'torch' or 'jax' selects the learner, which has no such setting; --backend"
+_LOSS = "GRPOTrainer(..., loss=...) takes your own LossType: the guide 'Exchange one part'"
+_FIXED = f"the published value is fixed; {_LOSS}"
+_ENTROPY = f"entropy_coef stays constant; {_LOSS}"
+_LM_HEAD = "float32 by default, the output layer included"
 _SYSTEM = "RowsTask(rows, system=...); generate --chat --system in the terminal"
+_FSDP = "World.join(sharded=True), or train --backend torch --fsdp: several processes share one policy"
+_CHUNKS = "log-probabilities are always computed in chunks of the vocabulary"
 _ADAPTERS = "GRPOConfig(lora_r=8), --lora-rank 8"
 _QUANTIZED = "a folder that mlx-lm has quantized (mlx_lm.convert -q) loads as it is; train it with lora_r"
 _TASK = "this belongs to the task (mlx_grpo_kit.tasks): RowsTask(rows, reward_funcs=[...]); --data problems.jsonl"
@@ -30,24 +47,29 @@ _MODEL = "config, params = load_pretrained(folder), then GRPOTrainer(config, par
 
 HABITS: dict[str, str] = {
     # how long, how often
-    "max_steps": _TRAIN,
+    "max_steps": f"{_TRAIN}. It counts batches of completions, where TRL counts updates: in TRL, a batch adds "
+    "num_iterations * steps_per_generation / gradient_accumulation_steps to max_steps",
     "num_train_epochs": _EPOCHS,
     "num_epochs": _EPOCHS,
     "iters": f"{_TRAIN}; --max-steps",
     "epochs": _EPOCHS,
-    "warmup_ratio": "warmup_steps counts steps",
+    "warmup_ratio": "warmup_steps=0.1 is a tenth of max_steps; --warmup-steps",
     "lr_scheduler_kwargs": f"{_IN_THE_LOOP}: trainer.change(learning_rate=...)",
-    "save_steps": f"{_IN_THE_LOOP}: trainer.save_checkpoint(folder); --save-every",
-    "save_strategy": f"{_IN_THE_LOOP}: trainer.save_checkpoint(folder); --save-every",
-    "eval_steps": f"{_IN_THE_LOOP}: trainer.evaluate(); --eval-every",
-    "eval_strategy": f"{_IN_THE_LOOP}: trainer.evaluate(); --eval-every",
+    "save_steps": _SAVE,
+    "eval_steps": _EVALUATE,
     "load_best_model_at_end": f"{_IN_THE_LOOP}: keep trainer.snapshot() when trainer.evaluate() is best; --keep-best",
     "metric_for_best_model": "--keep-best goes by held-out accuracy",
     "early_stopping_patience": f"{_IN_THE_LOOP}: break",
     "callbacks": f"{_IN_THE_LOOP}; leave the loop to stop",
     "steps_per_eval": "--eval-every",
     "do_train": _TRAIN,
-    "do_eval": f"{_IN_THE_LOOP}: trainer.evaluate(); --eval-every",
+    "do_eval": _EVALUATE,
+    "do_predict": _EVALUATE,
+    "num_generations_eval": "trainer.evaluate(num_samples=...)",
+    "greater_is_better": "--keep-best goes by held-out accuracy",
+    "ignore_data_skip": _RESUME,
+    "restore_callback_states_from_checkpoint": _RESUME,
+    "enable_jit_checkpoint": _SAVE,
     "lr": "learning_rate; --learning-rate",
     "adam_beta1": _BETAS,
     "adam_beta2": _BETAS,
@@ -60,18 +82,27 @@ HABITS: dict[str, str] = {
     "resume_from_checkpoint": "GRPOTrainer.resume(folder, task); --resume",
     "resume_adapter_file": "--output with --resume",
     "report_to": f"{_IN_THE_LOOP}: {_RECIPES} for JSON lines, TensorBoard and Weights & Biases",
-    "logging_steps": f"{_IN_THE_LOOP}: read step.metrics after each step",
+    "logging_steps": _LOG,
+    "disable_tqdm": _LOG,
+    "include_num_input_tokens_seen": _LOG,
+    "project": f"{_IN_THE_LOOP}: {_RECIPES}",
     "logging_dir": f"{_IN_THE_LOOP}: {_RECIPES}",
     "run_name": f"{_IN_THE_LOOP}: {_RECIPES}",
     "log_completions": "train --log-completions N writes them; RunRecord(keep=N) stores them",
     "save_total_limit": "train keeps the newest two checkpoints",
     "push_to_hub": _HUB,
-    "hub_model_id": _HUB,
     "wandb": f"--output contains metrics.jsonl; {_RECIPES} for Weights & Biases",
     # what is trained
     "model": _MODEL,
+    "args": _MODEL,
     "model_name_or_path": f"{_MODEL}; --model",
     "model_init_kwargs": _MODEL,
+    "trust_remote_code": f"no code of a model is run; {_MODEL}",
+    "router_aux_loss_coef": "models have no experts here",
+    "disable_dropout": "models have no dropout here",
+    "neftune_noise_alpha": "not available: embeddings get no noise",
+    "label_smoothing_factor": "not available: GRPO has no labels",
+    "cast_lm_head_to_fp32": _LM_HEAD,
     "processing_class": "pass tokenizer=load_tokenizer(folder)",
     "peft_config": _ADAPTERS,
     "use_peft": _ADAPTERS,
@@ -92,9 +123,18 @@ HABITS: dict[str, str] = {
     "dtype": _IN_DTYPE,
     "mixed_precision": _IN_DTYPE,
     "fp16": f"float32, or {_IN_DTYPE}",
+    "fp16_full_eval": f"float32, or {_IN_DTYPE}",
+    "bf16_full_eval": _IN_DTYPE,
+    "tf32": f"float32, or {_IN_DTYPE}",
     # from what
     "reward_funcs": _TASK,
     "reward_functions": _TASK,
+    "reward_processing_classes": "write a reward function that calls the reward model with its own tokenizer",
+    "remove_unused_columns": "reward functions get all columns of a RowsTask",
+    "label_names": "not available: GRPO has no labels",
+    "length_column_name": _SHUFFLES,
+    "shuffle_dataset": _SHUFFLES,
+    "train_sampling_strategy": _SHUFFLES,
     "reward_functions_file": f"{_TASK}; --task my_task.py:MyTask",
     "train_dataset": _TASK,
     "eval_dataset": "RowsTask(rows, held_out_rows=test_rows); by default a tenth of the rows is held out",
@@ -106,6 +146,11 @@ HABITS: dict[str, str] = {
     "max_length": "prompts are never truncated; max_completion_length limits the answer",
     "max_seq_length": "prompts are never truncated; --max-completion-length limits the answer",
     # how
+    "rollout_func": "GRPOTrainer(..., sampler=...) takes your own sampler: the guide 'Exchange one part'",
+    "repetition_penalty": "not available: the loss would see other probabilities than the sampler",
+    "use_cache": "sampling always has a key-value cache",
+    "cache_implementation": "sampling always has a key-value cache",
+    "pad_to_multiple_of": "padding changes no result, and is chosen by the learner",
     "generation_kwargs": "set its fields separately: temperature, top_k, top_p, min_p, stop_strings",
     "max_new_tokens": _LENGTH,
     "max_tokens": "max_completion_length in training; generate --max-new-tokens",
@@ -122,10 +167,18 @@ HABITS: dict[str, str] = {
     "generation_batch_size": f"{_BATCH}; with steps_per_generation a multiple of them",
     "per_device_eval_batch_size": _SAMPLED,
     "auto_find_batch_size": "estimate_memory(config, args) estimates what fits",
+    "skip_memory_metrics": "estimate_memory(config, args) estimates what fits",
+    "torch_empty_cache_steps": "estimate_memory(config, args) estimates what fits",
     "data_seed": "seed; --seed",
+    "full_determinism": "the same seed on the same machine gives the same run",
+    "debug": "gradient_statistics=True adds metrics of each parameter's gradient",
+    "use_cpu": "mx.set_default_device(mx.cpu) before the trainer is made",
+    "average_tokens_across_devices": "the loss always counts the tokens of all processes",
+    "accelerator_config": _PROCESSES,
+    "parallelism_config": _PROCESSES,
+    "ds3_gather_for_generation": _PROCESSES,
     "deepspeed": _PROCESSES,
-    "fsdp": "World.join(sharded=True), or train --backend torch --fsdp: several processes share one policy",
-    "ddp_backend": _PROCESSES,
+    "fsdp": _FSDP,
     "local_rank": _PROCESSES,
     "group_size": "num_generations",
     "batch_size": "per_device_train_batch_size, which counts completions",
@@ -135,27 +188,58 @@ HABITS: dict[str, str] = {
     "reward_scaling": "scale_rewards",
     "optimizer": "optim",
     "optimizers": "GRPOConfig(optim=...)",
+    "optim_args": _BETAS,
+    "optim_target_modules": "the optimizer updates all trained parameters alike",
     **{
         f"vllm_importance_sampling_{name}": f"importance_sampling_{name.replace('mode', 'correction')}"
         for name in ("correction", "mode", "clip_min", "clip_max")
     },
-    "use_vllm": "the kit samples in the same process, with MLX or torch",
-    "use_liger_kernel": "log-probabilities are always computed in chunks of the vocabulary",
+    "vllm_importance_sampling_cap": "importance_sampling_clip_max",
+    "use_vllm": _SAMPLES,
+    "use_transformers_paged": _SAMPLES,
+    "use_transformers_continuous_batching": _SAMPLES,
+    "transformers_continuous_batching_config": _SAMPLES,
+    "use_adaptive_entropy": _ENTROPY,
+    "use_liger_kernel": _CHUNKS,
+    "liger_kernel_config": _CHUNKS,
+    "activation_checkpointing_kwargs": "gradient_checkpointing=True has no settings",
     "gradient_checkpointing_kwargs": "gradient_checkpointing=True has no settings",
 }
 """Names that the kit does not have -> their replacement in the kit."""
 
+FAMILIES: dict[str, str] = {
+    "batch_eval": _EVALUATE,
+    "dataloader_": "the task makes problems in the same process: nothing is loaded beside it",
+    "ddp_": _PROCESSES,
+    "entropy_": _ENTROPY,
+    "eval_": _EVALUATE,
+    "fsdp_": f"{_PROCESSES}; {_FSDP}",
+    "hub_": _HUB,
+    "include_": _EVALUATE,
+    "log_": _LOG,
+    "logging_": _LOG,
+    "num_completions_to_print": _LOG,
+    "prediction_loss": _EVALUATE,
+    "sapo_": _FIXED,
+    "save_": _SAVE,
+    "torch_compile": _COMPILES,
+    "trackio_": f"{_IN_THE_LOOP}: {_RECIPES}",
+    "vespo_": _FIXED,
+    "vllm_": f"there is no vLLM: {_SAMPLES}",
+}
+"""Beginnings of names that are not in `HABITS` -> the same."""
+
 
 VALUES: dict[str, dict[str, str]] = {
     "scale_rewards": {"True": "group", "False": "none"},
-    "optim": dict.fromkeys(("adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_8bit", "adam", "AdamW"), "adamw"),
+    "optim": {"adam|.*adamw.*": "adamw"},
 }
-"""Values of settings that the kit does not have -> the closest value that it has."""
+"""Values of settings that the kit does not have, as patterns in any case -> the closest value that it has."""
 
 
 def other_value(setting: str, value: object) -> str:
     """A hint for an error about a value that other libraries accept for `setting`; empty for any other value."""
-    here = VALUES[setting].get(str(value))
+    here = next((ours for theirs, ours in VALUES[setting].items() if re.fullmatch(theirs, str(value), re.I)), None)
     return f" Other libraries accept {value!r}; here write {here!r}." if here else ""
 
 
@@ -165,8 +249,9 @@ def not_known(name: str, known: Iterable[str]) -> str:
     if habit := HABITS.get(plain):
         return f"here: {habit}."
     near = min(known, key=lambda each: edits(plain, _plain(each)))
-    is_slip = edits(plain, _plain(near)) <= min(2, len(plain) // 3)
-    return f"did you mean {near}?" if is_slip else ""
+    if edits(plain, _plain(near)) <= min(2, len(plain) // 3):
+        return f"did you mean {near}?"
+    return next((f"here: {habit}." for start, habit in FAMILIES.items() if plain.startswith(start)), "")
 
 
 def edits(a: str, b: str) -> int:
@@ -186,30 +271,37 @@ def _plain(name: str) -> str:
     return name.lstrip("-").replace("-", "_")
 
 
-def names_habits(what: str) -> Callable[[type], type]:
-    """A class decorator: the constructor's error for unknown arguments names the replacement of each.
+def names_habits(what: str) -> Callable[[C], C]:
+    """A decorator of a class or a method: its error for unknown or missing arguments names the replacement of each.
 
     Args:
         what: the word for an argument in the message: "setting", "argument".
     """
 
-    def decorate(decorated: type) -> type:
-        init = decorated.__init__
-        known = [name for name in inspect.signature(init).parameters if name != "self" and not name.startswith("_")]
+    def decorate(decorated: C) -> C:
+        function = decorated.__init__ if isinstance(decorated, type) else decorated
+        name, signature = decorated.__qualname__, inspect.signature(function)
+        known = [each for each in signature.parameters if each != "self" and not each.startswith("_")]
 
-        @functools.wraps(init)
-        def checked_init(self, *args, **named):
-            unknown = [name for name in named if name not in known and not name.startswith("_")]
+        @functools.wraps(function)
+        def checked(self, *args, **named):
+            unknown = [each for each in named if each not in known and not each.startswith("_")]
             lines = [
-                f"{decorated.__name__} has no {what} {name!r}; "
-                + (not_known(name, known) or f"help({decorated.__name__}) lists them.")
-                for name in unknown
+                f"{name} has no {what} {each!r}; {not_known(each, known) or f'help({name}) lists them.'}"
+                for each in unknown
             ]
             if lines:
                 raise TypeError("\n".join(lines))
-            init(self, *args, **named)
+            try:
+                signature.bind(self, *args, **named)
+            except TypeError as error:
+                habit = HABITS.get(str(error).rpartition(" ")[2].strip("'"))
+                raise TypeError(f"{name}({', '.join(known)}): {error}{f'; {habit}' if habit else ''}.") from None
+            return function(self, *args, **named)
 
-        decorated.__init__ = checked_init
+        if not isinstance(decorated, type):
+            return checked
+        decorated.__init__ = checked
         return decorated
 
     return decorate
