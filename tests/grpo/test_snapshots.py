@@ -159,15 +159,22 @@ def test_memory_is_given_back_with_the_snapshot(make_trainer):
     pytest.fail(f"(held, left) in snapshots: {turns}")
 
 
+def test_one_reward_function_may_come_without_a_list(make_trainer):
+    trainer = make_trainer()
+    trainer.change(reward_funcs=zeros)
+    assert trainer.reward_funcs == (zeros,)
+    assert next(trainer.train(1)).changes == {"reward_funcs": ["zeros"]}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         (dict(seed=3), r"seed cannot change during a run; only learning_rate, .* can"),
         (dict(learning_rate=-1.0), r"learning_rate is -1.0; expected more than 0"),
         (dict(learning_rate=1e-4, reward_funcs=[]), r"reward_funcs is \[\]; expected a list of one or more functions"),
-        (dict(learning_rate=1e-4, reward_funcs=zeros), r"reward_funcs is <function zeros.*expected a list"),
+        (dict(learning_rate=1e-4, reward_funcs=5), r"reward_funcs has 5; expected a function, or a list of functions"),
         (dict(reward_funcs=[zeros, zeros]), r"with different names"),
-        (dict(reward_funcs=["zeros"]), r"reward_funcs is \['zeros'\]"),
+        (dict(reward_funcs=["zeros"]), r"reward_funcs has 'zeros'"),
         (dict(reward_funcs=[lambda: 1]), r"Reward function '<lambda>'"),
     ],
 )
