@@ -132,7 +132,7 @@ async def held_out_accuracy(
     prompts = encode_prompts(tokenizer, task, GRPOConfig(), problems)
     sampling = SamplingConfig(task.max_completion_length)
     rollout, _ = await generate_together(engines, prompts, 1, sampling, tokenizer.eos_token_ids, seed)
-    texts = [tokenizer.decode(ids) for ids in rollout.completions]
+    texts = [*map(tokenizer.read, rollout.completions, prompts)]
     return float(np.mean(are_correct(task, problems, texts)))
 
 

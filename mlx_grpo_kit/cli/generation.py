@@ -40,15 +40,19 @@ def run(options: argparse.Namespace) -> int:
         "stop": stop_at(partial(tokenizer.decode, skip_special_tokens=False), options.stop) if options.stop else None,
         "seed": options.seed,
     }
+    # A text is shown whole, a chat as its last question. So the thought that a template opens is shown with the answer.
+    thoughts = [tokenizer.open_thought(prompt) if options.chat else "" for prompt in prompts]
     if len(prompts) * options.num == 1:
         console.print(_shown(options.prompts[0], "dim"), end="\n" if options.chat else "")
+        console.print(_shown(thoughts[0], "bold"), end="")
         finished = [_stream(config, params, tokenizer, prompts[0], console, how)]
     else:
         rollout = generate(config, params, [prompt for prompt in prompts for _ in range(options.num)], **how)
         finished = rollout.finished
         for row, completion in enumerate(rollout.completions):
-            prompt, text = options.prompts[row // options.num], tokenizer.decode(completion)
-            parts = [_shown(prompt, "dim"), "\n" if options.chat else "", _shown(text, "bold")]
+            place, text = row // options.num, tokenizer.decode(completion)
+            said = _shown(thoughts[place] + text, "bold")
+            parts = [_shown(options.prompts[place], "dim"), "\n" if options.chat else "", said]
             console.print(Text.assemble(*parts))
     if not all(finished):
         cut_off = f"{finished.count(False)} of {len(finished)}"

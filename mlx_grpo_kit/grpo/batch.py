@@ -66,7 +66,8 @@ class Completions:
         num_generations: completions per group.
         problems: [N].
         prompt_ids, completion_ids: N lists of token ids; the end token is kept.
-        texts: [N], the decoded completions; only the last turn of a completion with several turns.
+        texts: [N], the completions as `Tokenizer.read` decodes them; only the last turn of a completion with several
+            turns. If the prompt, or a tool's result, left a thought open, the text begins with that `<think>`.
         token_mask: N lists of bool, True for the tokens that the policy wrote. The loss counts only these.
         logps, entropies: N lists of floats, as in `Rollout`.
         finished: bool [N], False if the completion was cut off at the maximum length.
@@ -303,10 +304,9 @@ class Batch:
         return column.reshape(len(self.completions) // self.completions.num_generations, -1)
 
 
-def last_turn(ids: Sequence[int], token_mask: Sequence[bool]) -> list[int]:
-    """The tokens of the policy's last turn, after all tool results."""
-    given = [place for place, drawn in enumerate(token_mask) if not drawn]
-    return [*ids[given[-1] + 1 :]] if given else [*ids]
+def last_turn(token_mask: Sequence[bool]) -> int:
+    """The place of the first token in the policy's last turn, after all tool results."""
+    return max((place + 1 for place, drawn in enumerate(token_mask) if not drawn), default=0)
 
 
 def padded(rows: Sequence[Sequence], width: int | None = None) -> np.ndarray:

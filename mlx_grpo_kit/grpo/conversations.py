@@ -26,6 +26,7 @@ class Conversations:
 
     Args:
         tokenizer: a tokenizer with a chat template.
+        prompts: the tokens of each row's prompt.
         boxes: the tools and the environment of each row.
         settings: the settings of the chat template.
         max_iterations: the maximum number of times that a row may call tools; None: no limit but its length.
@@ -34,11 +35,13 @@ class Conversations:
     def __init__(
         self,
         tokenizer: Tokenizer,
+        prompts: Sequence[Sequence[int]],
         boxes: Sequence[Toolbox],
         settings: Mapping[str, Any],
         max_iterations: int | None = None,
     ):
-        self.tokenizer, self.boxes, self.settings, self.max_iterations = tokenizer, boxes, settings, max_iterations
+        self.tokenizer, self.prompts, self.boxes = tokenizer, prompts, boxes
+        self.settings, self.max_iterations = settings, max_iterations
         self.results: list[list[list[ToolResult]]] = [[] for _ in boxes]  # for each row, by iteration
         self._starts = [0] * len(boxes)  # the index of the first token in each row's current turn
 
@@ -47,7 +50,8 @@ class Conversations:
         calls = {}
         for row, ids in ended.items():
             if self.max_iterations is None or len(self.results[row]) < self.max_iterations:
-                calls[row] = parse_tool_calls(self._text(ids[self._starts[row] :]), self.boxes[row].schemas)
+                turn = self._turn(row, ids, self._starts[row], len(ids))
+                calls[row] = parse_tool_calls(turn, self.boxes[row].schemas)
         results = call_tools([(self.boxes[row], call) for row in calls for call in calls[row]])
         results = iter([neutral_result(self.tokenizer, result) for result in results])
         replies = {}
@@ -61,11 +65,11 @@ class Conversations:
         """The conversation of each completion. A result that did not fit is counted, but left out of the messages."""
         found = []
         for row, (ids, mask) in enumerate(zip(rollout.completions, rollout.token_mask, strict=True)):
-            messages, results = [], iter(self.results[row])
-            for drawn, pairs in groupby(zip(mask, ids, strict=True), key=lambda pair: pair[0]):
+            messages, results, end = [], iter(self.results[row]), 0
+            for drawn, tokens in groupby(mask):
+                start, end = end, end + sum(1 for _ in tokens)
                 if drawn:
-                    text = self._text([each for _, each in pairs])
-                    messages.append(assistant_message(text, self.boxes[row].schemas))
+                    messages.append(assistant_message(self._turn(row, ids, start, end), self.boxes[row].schemas))
                 else:
                     messages += map(tool_message, next(results))
             every = [result for some in self.results[row] for result in some]
@@ -73,12 +77,12 @@ class Conversations:
             found.append(Conversation(messages, self.boxes[row].environment, len(every), failures))
         return found
 
-    def _text(self, ids: Sequence[int]) -> str:
-        """A turn as text, without the tokens that end it."""
-        ids = [*ids]
-        while ids and ids[-1] in self.tokenizer.eos_token_ids:
-            ids.pop()
-        return self.tokenizer.decode(ids, skip_special_tokens=False)
+    def _turn(self, row: int, ids: Sequence[int], start: int, end: int) -> str:
+        """The turn ids[start:end] as text, with the thought that was open before it, without the tokens that end it."""
+        thought = self.tokenizer.open_thought(ids[:start] or self.prompts[row])
+        while end > start and ids[end - 1] in self.tokenizer.eos_token_ids:
+            end -= 1
+        return thought + self.tokenizer.decode([*ids[start:end]], skip_special_tokens=False)
 
 
 def tool_message(result: ToolResult) -> dict[str, str]:

@@ -72,7 +72,7 @@ def own_batch(
         [Problem(tokenizer.decode([*map(int, ids)]), "") for ids in prompts],
         prompts,
         completion_tokens,
-        [tokenizer.decode([*map(int, ids)]) for ids in completion_tokens],
+        [*map(tokenizer.read, completion_tokens, prompts)],
         logps=old_logprobs,
         finished=[int(ids[-1]) in tokenizer.eos_token_ids for ids in completion_tokens],
     )

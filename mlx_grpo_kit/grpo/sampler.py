@@ -149,13 +149,14 @@ class PolicySampler:
         conversations: Sequence[Conversation | None] | None = None,
     ) -> Completions:
         """The completions of these problems, as columns."""
-        last_turns = map(last_turn, rollout.completions, rollout.token_mask)
+        read, starts = self.tokenizer.read, map(last_turn, rollout.token_mask)
+        rows = zip(prompts, rollout.completions, starts, strict=True)
         return Completions(
             num_generations=self.args.num_generations,
             problems=[*problems],
             prompt_ids=[*prompts],
             completion_ids=rollout.completions,
-            texts=[self.tokenizer.decode(ids) for ids in last_turns],
+            texts=[read(ids[start:], ids[:start] or prompt) for prompt, ids, start in rows],
             token_mask=rollout.token_mask,
             logps=rollout.logps,
             entropies=rollout.entropies,

@@ -51,7 +51,7 @@ class ToolSampler(PolicySampler):
         boxes = self.boxes.of(problems)
         if self.tools.factories:
             prompts = self.encode([*map(self._opened, problems, boxes)])
-        talk = Conversations(self.tokenizer, boxes, self.settings, self.args.max_tool_calling_iterations)
+        talk = Conversations(self.tokenizer, prompts, boxes, self.settings, self.args.max_tool_calling_iterations)
         rollout = self.rollout(policy, problems, prompts, sampling, seed, first_row, num_rows, talk.reply)
         return self.completions(problems, prompts, rollout, talk.of(rollout))
 
@@ -83,7 +83,7 @@ class ToolSampler(PolicySampler):
         if text is None:
             raise TaskError(f"{where} returned {said!r:.60}, which has characters without a token.")
         last = problem.prompt[-1]
-        return replace(problem, prompt=[*problem.prompt[:-1], {**last, "content": last["content"] + text}])
+        return replace(problem, prompt=[*problem.prompt[:-1], {**last, "content": (last.get("content") or "") + text}])
 
     def _check_template(self) -> None:
         chat: list[dict[str, Any]] = [{"role": "user", "content": "?"}]

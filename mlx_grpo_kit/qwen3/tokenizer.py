@@ -36,6 +36,8 @@ FILES = (
 # The special tokens that templates may use by name, as in transformers.
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
+THINK, END_OF_THOUGHT = "<think>", "</think>"
+
 CHARACTERS = "0123456789+-*/()= abcdefghijklmnopqrstuvwxyz.,:;?!<>&'\"#%^_|\n"
 
 
@@ -90,6 +92,12 @@ class Tokenizer:
         """The ids of `added_tokens`."""
         return frozenset(self._tokenizer.get_added_tokens_decoder())
 
+    @cached_property
+    def control_token_ids(self) -> frozenset[int]:
+        """The ids that `decode` skips, such as that of `<|im_end|>`, without those of the tags of a thought."""
+        added = self._tokenizer.get_added_tokens_decoder().items()
+        return frozenset(id_ for id_, each in added if each.special and each.content not in (THINK, END_OF_THOUGHT))
+
     def encode(self, text: str) -> list[int]:
         """The ids of `text`, without added start or end. A special token written out (`<|im_end|>`) becomes its id.
 
@@ -143,6 +151,28 @@ class Tokenizer:
     def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
         """The text of `ids`, with special tokens such as `<|im_end|>` skipped or, on request, written out."""
         return self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+
+    def open_thought(self, prompt_ids: Sequence[int]) -> str:
+        r"""The end of a prompt from the `<think>` that it leaves open, such as `"<think>\n"`; '' if no thought is open.
+
+        Many templates of thinking models write that tag at the beginning of the answer. A text that only mentions the
+        tag opens nothing: the tag must be the end of the prompt, or begin a line after the last control token.
+        """
+        ids = [*map(int, prompt_ids)]
+        start = max((place + 1 for place, each in enumerate(ids) if each in self.control_token_ids), default=0)
+        before, tag, inside = self.decode(ids[start:], skip_special_tokens=False).rpartition(THINK)
+        if not tag or END_OF_THOUGHT in inside:
+            return ""
+        opens = not inside.strip() or (start and before.rstrip(" ")[-1:] in ("", "\n"))
+        return tag + inside if opens else ""
+
+    def read(self, completion_ids: Sequence[int], prompt_ids: Sequence[int]) -> str:
+        """A completion as rewards and people read it: its text, which begins with the thought that its prompt opened.
+
+        So `<think>` is there if the template wrote it and the model only closes it.
+        """
+        said = [each for each in map(int, completion_ids) if each not in self.control_token_ids]
+        return self.open_thought(prompt_ids) + self.decode(said, skip_special_tokens=False)
 
     def save(self, folder: Path | str) -> None:
         """Write the tokenizer's files into an existing folder, byte for byte as they were read."""

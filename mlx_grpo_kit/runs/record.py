@@ -70,12 +70,12 @@ def transcript(completion: Any) -> str:
     turns, results = [], []
     for message in completion.messages:
         if message.get("role") == "tool":
-            results.append(str(message.get("content", "")))
+            results.append(str(message.get("content") or ""))
             continue
         if results:
             turns[-1] += f" -> {', '.join(results)}"
             results = []
-        calls = [call["function"] for call in message.get("tool_calls", ())]
+        calls = [call["function"] for call in message.get("tool_calls") or ()]
         made = [f"{call['name']}({json.dumps(call['arguments'], ensure_ascii=False)})" for call in calls]
         turns.append(" ".join([*filter(None, [message.get("content")]), *made]))
     if results:

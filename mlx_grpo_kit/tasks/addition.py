@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mlx_grpo_kit.tasks.answers import as_number, final_answer
-from mlx_grpo_kit.tasks.chat import IN_TAGS, InChat
+from mlx_grpo_kit.tasks.chat import IN_TAGS, InChat, said
 from mlx_grpo_kit.tasks.parsing import ascii_int
 from mlx_grpo_kit.tasks.signatures import as_reward_funcs
 from mlx_grpo_kit.tasks.split import hash_order, split_by_hash, take_held_out
@@ -23,7 +23,7 @@ def correct(problems: Sequence[Problem], completions: Sequence[str]) -> list[flo
 
 
 def _is_sum(problem: Problem, completion: str) -> bool:
-    return ascii_int(completion) == problem.data["a"] + problem.data["b"]
+    return ascii_int(said(problem, completion, _whole_number)) == problem.data["a"] + problem.data["b"]
 
 
 class Addition:
@@ -72,7 +72,7 @@ class Addition:
         def ask(problem: Problem) -> str:
             return f"What is {problem.data['a']}+{problem.data['b']}? " + IN_TAGS.format("number")
 
-        return InChat(self, ask, _whole_number, thinking=thinking)
+        return InChat(self, ask, thinking=thinking)
 
 
 def _whole_number(completion: str) -> str:

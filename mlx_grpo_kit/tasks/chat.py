@@ -1,4 +1,4 @@
-"""A task as a chat: questions in words, with an instruction, and completions that end in an answer.
+"""A task as a chat: questions in words, with an instruction, and completions in words that contain an answer.
 
     task = Addition().in_chat()          # "What is 12+34? ..." -> "... <answer>46</answer>"
 
@@ -8,15 +8,13 @@ chat if the model's folder has a chat template.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import wraps
 from typing import Any
 
 import numpy as np
 
-from mlx_grpo_kit.tasks.signatures import reward_arguments
-from mlx_grpo_kit.tasks.task import Problem, RewardFunc, Task
+from mlx_grpo_kit.tasks.task import Problem, Task
 
 ANSWER_TOKENS, THINKING_TOKENS = 256, 1024
 """Maximum tokens of a completion that answers at once, and of one that thinks first (about half of Qwen3-0.6B's
@@ -27,12 +25,13 @@ IN_TAGS = "Answer as <answer>{}</answer>."
 
 
 class InChat:
-    """`task` as chats: its functions get the answer that `read` finds in a completion.
+    """`task` as chats. Its reward functions and `is_correct` get the completions as they were written.
+
+    A function of the task that judges an answer reads it from the completion if the problem is a chat (`said`).
 
     Args:
         task: the source of problems, rewards and `is_correct`; the name of this one is `task-chat`.
         ask: problem -> the user's message.
-        read: completion -> the answer, in the form that the task's functions expect.
         thinking: True if the model thinks first: longer completions, and `enable_thinking` for the template.
         system: the system prompt, if any.
         max_completion_length: in tokens; by default the usual length of an answer, or of a thought and an answer.
@@ -42,17 +41,15 @@ class InChat:
         self,
         task: Task,
         ask: Callable[[Problem], str],
-        read: Callable[[str], str],
         *,
         thinking: bool = False,
         system: str | None = None,
         max_completion_length: int | None = None,
     ):
-        self.task, self._ask, self._read, self._system = task, ask, read, system
+        self.task, self._ask, self._system = task, ask, system
         self.name = f"{task.name}-chat"
         self.max_completion_length = max_completion_length or (THINKING_TOKENS if thinking else ANSWER_TOKENS)
         self.chat_template_kwargs = {"enable_thinking": thinking}
-        self.reward_funcs = [self._reading(function) for function in task.reward_funcs]
 
     def __getattr__(self, name: str) -> Any:
         if name in ("task", "__setstate__"):  # copy and pickle ask for these before __init__
@@ -77,9 +74,6 @@ class InChat:
         ask = self.task.in_order
         return lambda seed, start, n: [self.put(problem) for problem in ask(seed, start, n)]
 
-    def is_correct(self, problem: Problem, completion: str) -> bool:
-        return self.task.is_correct(problem, self._read(completion))
-
     def put(self, problem: Problem) -> Problem:
         """A problem of the task as a chat; one that is already a chat is returned unchanged."""
         if not isinstance(problem.prompt, str):
@@ -87,16 +81,7 @@ class InChat:
         system = [{"role": "system", "content": self._system}] if self._system else []
         return replace(problem, prompt=[*system, {"role": "user", "content": self._ask(problem)}])
 
-    def _reading(self, function: RewardFunc) -> RewardFunc:
-        @wraps(function)
-        def reward(
-            problems: Sequence[Problem],
-            completions: Sequence[str],
-            completion_ids: Sequence[Sequence[int]] | None = None,
-        ) -> Any:
-            answers = [self._read(completion) for completion in completions]
-            args, kwargs = reward_arguments(function, problems, answers, completion_ids)
-            return function(*args, **kwargs)
 
-        del reward.__wrapped__  # so that its signature is this one, not the function's
-        return reward
+def said(problem: Problem, completion: str, read: Callable[[str], str]) -> str:
+    """The answer in a completion: all of it if the prompt is a text, the part that `read` finds if it is a chat."""
+    return completion if isinstance(problem.prompt, str) else read(completion)

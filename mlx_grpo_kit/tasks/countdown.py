@@ -11,7 +11,7 @@ from itertools import combinations, combinations_with_replacement, permutations
 import numpy as np
 
 from mlx_grpo_kit.tasks.answers import as_expression, as_number, final_answer
-from mlx_grpo_kit.tasks.chat import IN_TAGS, InChat
+from mlx_grpo_kit.tasks.chat import IN_TAGS, InChat, said
 from mlx_grpo_kit.tasks.parsing import Expression, ExpressionError, parse_expression
 from mlx_grpo_kit.tasks.signatures import as_reward_funcs
 from mlx_grpo_kit.tasks.split import hash_order, split_by_hash, take_held_out
@@ -39,7 +39,7 @@ def uses_numbers(problems: Sequence[Problem], completions: Sequence[str]) -> lis
 def _read(problem: Problem, completion: str) -> Expression | None:
     """The completion's expression, if it is one and uses each of the problem's numbers once."""
     try:
-        expression = parse_expression(completion)
+        expression = parse_expression(said(problem, completion, _left_of_equals))
     except ExpressionError:
         return None
     return expression if sorted(expression.numbers) == sorted(problem.data["numbers"]) else None
@@ -117,7 +117,7 @@ class Countdown:
             rules = "each of them used exactly once, with + - * / and parentheses"
             return f"Make {problem.data['target']} from the numbers {numbers}, {rules}. {IN_TAGS.format('expression')}"
 
-        return InChat(self, ask, _left_of_equals, thinking=thinking)
+        return InChat(self, ask, thinking=thinking)
 
 
 def _left_of_equals(completion: str) -> str:

@@ -8,7 +8,8 @@
 
 Keep them small compared with the reward for a right answer: a policy learns the form sooner than the answer, and if the
 form alone pays, the policy stays with well-formed nonsense (open-r1#373). DeepSeek-R1
-(https://arxiv.org/abs/2501.12948, section 2.2.2) uses the form with `<think>` and `<answer>`.
+(https://arxiv.org/abs/2501.12948, section 2.2.2) uses the form with `<think>` and `<answer>`. Where a chat template
+writes `<think>` itself, the completions that these functions get begin with it (`Tokenizer.read`).
 """
 
 from __future__ import annotations

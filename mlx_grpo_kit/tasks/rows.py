@@ -212,7 +212,6 @@ class RowsTask:
         return InChat(
             self,
             lambda problem: problem.text + instruction,
-            str,
             thinking=thinking,
             system=self._system,
             max_completion_length=self._max_completion_length,

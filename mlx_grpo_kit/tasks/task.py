@@ -39,21 +39,21 @@ class Problem:
 
 def prompt_text(prompt: str | Sequence[Mapping[str, Any]]) -> str:
     """A prompt in short: a string unchanged, or the content of a chat's last message."""
-    return prompt if isinstance(prompt, str) else str(prompt[-1].get("content", ""))
+    return prompt if isinstance(prompt, str) else str(prompt[-1].get("content") or "")
 
 
 def is_chat(prompt: object) -> bool:
     """True if a prompt is a chat: messages with a role and a content, both strings.
 
-    A message with tool calls may lack content. Content in parts, as for models that see pictures, returns False:
-    Qwen3's template would render it as nothing.
+    A message with tool calls may lack content, or have None for it, as in OpenAI's format. Content in parts, as for
+    models that see pictures, returns False: Qwen3's template would render it as nothing.
     """
     if not isinstance(prompt, Sequence) or isinstance(prompt, str) or not prompt:
         return False
     return all(
         isinstance(each, Mapping)
         and isinstance(each.get("role"), str)
-        and isinstance(each.get("content", "" if each.get("tool_calls") else None), str)
+        and (isinstance(content := each.get("content"), str) or (content is None and bool(each.get("tool_calls"))))
         for each in prompt
     )
 
@@ -73,7 +73,9 @@ A function that takes `**kwargs` has TRL's form, unless a parameter is called `p
 
 TRL's form gets the prompts, the completions, `completion_ids`, the problems' `answer`, and each key of `Problem.data`
 that all problems have, as TRL passes the columns of a data set. A completion is a string if its prompt is a string, and
-`[{"role": "assistant", "content": text}]` if its prompt is a chat. (The kit's form always gets strings.)
+`[{"role": "assistant", "content": text}]` if its prompt is a chat. (The kit's form always gets strings.) If the chat
+template opens a thought, that `<think>` is the beginning of the completion, although it is in the prompt
+(`Tokenizer.read`): so nothing needs to add it.
 `trainer_state`, `log_extra` and `log_metric` are not passed. A function of either form may be a coroutine function
 (`async def`), for example to wait for a judge on another machine: all coroutine functions of a task are awaited
 together, in one event loop that lasts as long as the process.

@@ -314,6 +314,21 @@ def test_generate_in_a_chat(capsys):
     assert "cut off after 2 tokens" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("num", ["1", "2"])
+def test_a_thought_that_the_template_opens_belongs_to_the_answer(num, tmp_path, capsys):
+    folder = tmp_path / "thinker"
+    shutil.copytree(TINY_CHAT, folder)
+    (folder / "mlx_grpo_kit.json").unlink()  # the kit's list of what it wrote
+    template = load_tokenizer(folder).chat_template.source.replace("assistant\\n'", "assistant\\n<think>\\n'")
+    (folder / "chat_template.jinja").write_text(template)
+    ask = ["generate", "--model", str(folder), "--temperature", "0", "--max-new-tokens", "20", "--num", num]
+    assert main([*ask, "--chat", QUESTION]) == 0
+    answer = "<think>\n7+5=12, 2+1+1=4\n</think>"
+    assert capsys.readouterr().out.count(f"{QUESTION}\n{answer}") == int(num)
+    assert main([*ask, f"<|im_start|>user\n{QUESTION}<|im_end|>\n<|im_start|>assistant\n<think>\n"]) == 0
+    assert capsys.readouterr().out.count(f"assistant\n{answer}") == int(num)
+
+
 def test_what_streams_is_what_generate_says(capsys):
     config, params = load_pretrained(TINY_CHAT)
     tokenizer = load_tokenizer(TINY_CHAT)

@@ -5,6 +5,7 @@ The model is scripted: it draws the tokens of a table. What is compared is every
 
 import asyncio
 import json
+import shutil
 import signal
 import sqlite3
 import sys
@@ -22,11 +23,18 @@ import pytest
 from mlx_grpo_kit.assets.make.tiny_chat import make_model
 from mlx_grpo_kit.generation import SamplingConfig
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer, compute_grpo_loss
+from mlx_grpo_kit.grpo.evaluation import evaluate
+from mlx_grpo_kit.grpo.policy import Policy
+from mlx_grpo_kit.grpo.rewards import TaskRewards
+from mlx_grpo_kit.grpo.sampler import PolicySampler
 from mlx_grpo_kit.grpo.tool_sampler import ToolSampler
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer
 from mlx_grpo_kit.runs.record import RunRecord, transcript
 from mlx_grpo_kit.runtime import mx
-from mlx_grpo_kit.tasks import RowsTask, TaskError, ToolError
+from mlx_grpo_kit.tasks import Addition, RowsTask, TaskError, ToolError
+from mlx_grpo_kit.tasks.addition import correct as addition_correct
+from mlx_grpo_kit.tasks.formats import THINK_ANSWER, format_reward, tags_reward
+from mlx_grpo_kit.tasks.rows import correct as rows_correct
 from mlx_grpo_kit.tasks.tools import task_tools
 
 CALL = '<tool_call>\n{"name": "%s", "arguments": %s}\n</tool_call>'
@@ -111,6 +119,18 @@ def folder(tmp_path_factory):
     template = Path(trl.__file__).parent / "chat_templates" / "qwen3_training.jinja"
     (path / "chat_template.jinja").write_text(template.read_text(encoding="utf-8"), encoding="utf-8")
     (path / "mlx_grpo_kit.json").unlink()  # the kit's list of what it wrote
+    return path
+
+
+@pytest.fixture(scope="module")
+def thinker(folder, tmp_path_factory):
+    """The same with a template that opens a thought before each answer."""
+    path = tmp_path_factory.mktemp("thinker") / "model"
+    shutil.copytree(folder, path)
+    file = path / "chat_template.jinja"
+    source, turn = file.read_text(encoding="utf-8"), "{{- '<|im_start|>assistant\\n' }}"
+    assert source.count(turn) == 1
+    file.write_text(source.replace(turn, turn.replace("' }}", "<think>\\n' }}")), encoding="utf-8")
     return path
 
 
@@ -218,6 +238,9 @@ def compare(folder, scripted, scripts, tools=(), factory=None, max_iterations=No
         peer = TRLRollouts(folder, scripts, tools, None, max_iterations or 10**6)
     theirs, metrics = peer.generate(prompts)
     prompt_ids, completion_ids, tool_mask, messages = theirs[:4]
+    for message in (message for turns in messages for message in turns if "reasoning_content" in message):
+        # TRL keeps the end token in a thought that does not end.
+        message["reasoning_content"] = message["reasoning_content"].removesuffix(END)
 
     config, params = load_pretrained(folder)
     tokenizer = load_tokenizer(folder)
@@ -281,6 +304,18 @@ class TestTRL:
         found, peer = compare(folder, scripted, scripts, [], Counter, reward_funcs=[])
         assert [each.environment.count for each in found.conversations] == [3, 9, 0]
         assert [each.count for each in peer.environments] == [3, 9, 0]
+
+    def test_a_call_in_a_thought_that_the_template_opened_is_not_made(self, thinker, scripted):
+        call = CALL % ("add", '{"a": 1, "b": 2}')
+        scripts = [
+            [f"I could call\n{call}{END}"],
+            [f"I could call\n{call}\n</think>\n\n3{END}"],
+            [f"I add.\n</think>\n\n{call}{END}", f"Again?\n{call}{END}"],
+            [f"I add.\n</think>\n\n{call}{END}", f"So 3.\n</think>\n\nIt is 3.{END}"],
+        ]
+        found, _ = compare(thinker, scripted, scripts, [add, slow_add])
+        assert [each.num_calls for each in found.conversations] == [0, 0, 1, 1]
+        assert found.texts == [f"<think>\n{turns[-1].removesuffix(END)}" for turns in scripts]
 
     def test_loss(self, folder, scripted, trl):
         found, _ = compare(folder, scripted, [SCRIPTS["one call"], SCRIPTS["three turns"]] * 2, [add, slow_add])
@@ -535,3 +570,28 @@ class TestEnvironments:
             ToolError, match="The environment cannot be made: its factory raised SystemExit: SystemExit"
         ):
             task(environment_factory=make, reward_funcs=[]) and task_tools(task(environment_factory=make))
+
+
+@pytest.mark.parametrize("form", ["chats", "texts that were rendered before"])
+def test_an_answer_in_a_thought_that_the_template_opened_is_not_paid(thinker, scripted, form):
+    tokenizer, (config, params) = load_tokenizer(thinker), load_pretrained(thinker)
+    forms = [tags_reward(), format_reward(THINK_ANSWER)]
+    own = Addition(reward_funcs=[addition_correct, *forms]).in_chat(thinking=True)
+    problem, other = own.held_out(2)
+    if form != "chats":
+        asked = [{"prompt": tokenizer.render(each.prompt), "answer": each.answer} for each in (problem, other)]
+        own = RowsTask(asked[1:], [rows_correct, *forms], held_out_rows=asked[:1])
+    said = [
+        "It is {}.",
+        "So {}.\n</think>\n\n{}",
+        "So {}\n</think>\n<answer>{}</answer>",
+        "I guess <answer>{}</answer>",
+    ]
+    said = [tokenizer.encode(each.replace("{}", problem.answer) + END) for each in said]
+    scripted([ids + [7] * (64 - len(ids)) for ids in said])
+    args = GRPOConfig(num_generations=4, per_device_train_batch_size=4, max_completion_length=64)
+    policy = Policy(config, params, mx.float32)
+    sampler = PolicySampler(tokenizer, own, args)
+    found = evaluate(policy, sampler, TaskRewards(own.reward_funcs, args, 64), 1, 0, num_samples=4)
+    assert found.correct.tolist() == [[False, True, True, False]]
+    assert found.scores[0].T.tolist() == [[0, 1, 1, 0], [0.25, 0.5, 1, 0.25], [0, 0, 1, 0]]

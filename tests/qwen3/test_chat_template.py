@@ -8,9 +8,12 @@ import shutil
 import signal
 import sys
 import threading
+from pathlib import Path
 
+import datasets
 import pytest
 import transformers
+import trl
 
 from mlx_grpo_kit.assets import TINY, TINY_CHAT
 from mlx_grpo_kit.assets.make.tiny_chat import CHAT_TEMPLATE, make_tokenizer
@@ -18,6 +21,7 @@ from mlx_grpo_kit.qwen3 import template_process
 from mlx_grpo_kit.qwen3.chat_template import ChatTemplate, ChatTemplateError
 from mlx_grpo_kit.qwen3.template_renderer import Renderer
 from mlx_grpo_kit.qwen3.tokenizer import load_tokenizer
+from mlx_grpo_kit.tasks.task import is_chat
 
 USER = {"role": "user", "content": "What is 12+34?"}
 CHATS = {
@@ -76,6 +80,20 @@ def test_chats_are_what_transformers_makes_of_them(folders, name):
         assert ours.render(chat) == ours.render(chat, add_generation_prompt=True)
         assert ours.encode_prompt(chat) == ours.encode(ours.render(chat))
     assert ours.encode_prompt("12+34=") == ours.encode("12+34=")
+
+
+@pytest.mark.parametrize("name", ["qwen3", "qwen2_5", "qwen3_instruct_2507"])
+def test_keys_that_datasets_fills_with_none(folders, name):
+    """A data set has each key in each message, and None where a message had none."""
+    call = {"role": "assistant", "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}]}
+    rows = datasets.Dataset.from_list([{"prompt": [USER, call, {"role": "tool", "content": "3", "tool_call_id": "1"}]}])
+    chat = rows[0]["prompt"]
+    assert chat[1]["content"] is chat[0]["tool_calls"] is None
+    assert is_chat(chat)
+    source = (Path(trl.__file__).parent / "chat_templates" / f"{name}.jinja").read_text(encoding="utf-8")
+    peer = transformers.AutoTokenizer.from_pretrained(folders["made"])
+    text = peer.apply_chat_template(chat, chat_template=source, tokenize=False, add_generation_prompt=True)
+    assert ChatTemplate(source, {}, "T").render(chat) == text
 
 
 def test_the_made_template_has_both_ways_to_think(folders):

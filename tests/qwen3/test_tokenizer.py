@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 import tokenizers
@@ -10,8 +11,10 @@ import transformers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mlx_lm import tokenizer_utils
+from trl import chat_template_utils
 
-from mlx_grpo_kit.assets import TINY
+from mlx_grpo_kit.assets import TINY, TINY_CHAT
+from mlx_grpo_kit.qwen3.chat_template import ChatTemplate
 from mlx_grpo_kit.qwen3.tokenizer import CHARACTERS, FILES, load_tokenizer, save_character_tokenizer
 
 CONFIG = {"model_type": "qwen3", "vocab_size": 64, "eos_token_id": 1, "pad_token_id": 0}
@@ -274,3 +277,60 @@ def test_a_token_id_that_is_not_in_the_vocabulary(folder):
     for token_id in (-1, 64, 2**40):
         with pytest.raises(ValueError, match=f"Token id {token_id} is not in the vocabulary"):
             load_tokenizer(folder).token(token_id)
+
+
+TURN = "<|im_start|>user\nWhat does <think> mean?<|im_end|>\n<|im_start|>assistant\n"
+OPEN = {
+    TURN: "",
+    TURN + "<think>\n": "<think>\n",
+    TURN + "<think>": "<think>",
+    TURN + "<think>\n\n</think>\n\n": "",
+    TURN + "<think>\nFirst,": "<think>\nFirst,",
+    TURN + "So.\n <think> First,": "<think> First,",
+    TURN + "<think>a</think>\n<think>": "<think>",
+    TURN + "The tag <think> begins": "",
+    "User: what is 1+1?\nAssistant: Let me think.\n<think>": "<think>",
+    "Think between <think> and </think>.\nAssistant: <think>\n": "<think>\n",
+    "Begin with\n<think> and then answer:": "",
+    "<think>\nFirst,<|im_end|>": "",
+    "12+34=": "",
+    "": "",
+}
+
+
+@pytest.mark.parametrize(("prompt", "opened"), OPEN.items(), ids=map(repr, OPEN))
+def test_a_thought_that_a_prompt_leaves_open(qwen_folder, prompt, opened):
+    tokenizer = load_tokenizer(qwen_folder)
+    ids, said = tokenizer.encode(prompt), tokenizer.encode("so</think>2<|im_end|>")
+    assert tokenizer.open_thought(ids) == opened
+    assert tokenizer.read(said, ids) == f"{opened}so</think>2"
+
+
+def test_tags_that_are_special_tokens_are_read(qwen_folder, tmp_path):
+    """`decode` skips them."""
+    shutil.copytree(qwen_folder, tmp_path, dirs_exist_ok=True)
+    content = json.loads((tmp_path / "tokenizer.json").read_text())
+    content["added_tokens"] = [each | {"special": True} for each in content["added_tokens"]]
+    write(tmp_path, "tokenizer.json", **content)
+    tokenizer = load_tokenizer(tmp_path)
+    ids = tokenizer.encode("so</think>2<|im_end|>")
+    assert tokenizer.decode(ids) == "so2"
+    assert tokenizer.read(ids, tokenizer.encode(TURN + "<think>\n")) == "<think>\nso</think>2"
+
+
+@pytest.mark.parametrize("settings", [{}, {"enable_thinking": False}])
+def test_published_templates_that_open_a_thought(settings):
+    """Those of TRL; transformers parses the answer of the first ones as a thought."""
+    tokenizer, folder = load_tokenizer(TINY_CHAT), Path(chat_template_utils.__file__).parent / "chat_templates"
+    opened = set()
+    for file in sorted(folder.glob("*.jinja")):
+        template = ChatTemplate(
+            file.read_text(encoding="utf-8"), {"bos_token": "", "eos_token": "<|im_end|>"}, str(file)
+        )
+        text = template.render([{"role": "user", "content": "What does <think> mean?"}], **settings)
+        if tokenizer.open_thought(tokenizer.encode(text)):
+            opened.add(file.stem.removesuffix("_training"))
+    always = {"deepseek_r1_distill", "deepseekv3"}
+    thinking = {"qwen3_5_think", "qwen3_6", "qwen3_8"}
+    nemotron = {f"nemotron_3_{size}" for size in ("5_lightning", "nano", "super", "ultra")}
+    assert opened == (always if settings else always | thinking | nemotron)

@@ -4,11 +4,14 @@ import copy
 
 import numpy as np
 import pytest
+from trl.rewards import think_format_reward
 
 from mlx_grpo_kit.grpo.rewards import compute_rewards
 from mlx_grpo_kit.tasks import Addition, Countdown, Problem
+from mlx_grpo_kit.tasks.addition import correct
 from mlx_grpo_kit.tasks.catalogue import validate_task
 from mlx_grpo_kit.tasks.chat import InChat
+from mlx_grpo_kit.tasks.formats import THINK_ANSWER, format_reward, tags_reward
 
 
 def scores(task, problem, completion):
@@ -97,14 +100,24 @@ def test_hostile_completions_score_zero(addition, countdown, hostile_text):
         assert scores(countdown, problem, text) == {"correct": 0.0, "uses_numbers": 0.0}
 
 
-def test_functions_of_trl_s_form_get_answers_and_columns():
+def test_reward_functions_get_completions_as_they_were_written():
+    def ours(problems, completions):
+        return [float(completion == good) for completion in completions]
+
     def sums(prompts, completions, answer, a, **kwargs):
         assert prompts[0][0]["role"] == "user"
         texts = [completion[0]["content"] for completion in completions]
-        return [float(text == right and number == 12) for text, right, number in zip(texts, answer, a, strict=True)]
+        return [float(text == good and right in text) for text, right in zip(texts, answer, strict=True)]
 
-    task = Addition(reward_funcs=[sums]).in_chat()
-    assert scores(task, task.put(Addition.problem(12, 34)), "<think>x</think> 46.") == {"sums": 1.0}
+    good = "<think>x</think>\n<answer>46</answer>"
+    functions = [correct, ours, sums, tags_reward(), format_reward(THINK_ANSWER), think_format_reward]
+    task = Addition(reward_funcs=functions).in_chat()
+    problem = task.put(Addition.problem(12, 34))
+    _, found = compute_rewards(task.reward_funcs, [problem, problem], [good, "46"])
+    assert {name: values.tolist() for name, values in found.items()} == {
+        "correct": [1, 1],
+        **{name: [1, 0] for name in ("ours", "sums", "tags", "format", "think_format_reward")},
+    }
 
 
 def test_functions_that_ask_for_tokens_get_them():
@@ -128,7 +141,7 @@ def test_a_chat_is_copied_and_has_its_task_s_members(addition):
 
 
 def test_a_system_prompt():
-    task = InChat(Addition(), lambda problem: "?", str, system="Be brief.")
+    task = InChat(Addition(), lambda problem: "?", system="Be brief.")
     assert [message["role"] for message in task.held_out(1)[0].prompt] == ["system", "user"]
 
 

@@ -122,8 +122,12 @@ def test_rows_without_an_answer_and_rows_that_are_chats():
     task = RowsTask(rows, [lambda problems, completions: [0.0] * len(completions)], lambda problem, text: True)
     assert task.held_out(1)[0].text.startswith("Say")
     assert task.in_chat().held_out(2) == task.held_out(2)
-    called = [*rows[0]["prompt"], {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}]
-    assert RowsTask([*rows, {"prompt": called}], task.reward_funcs, task.is_correct)
+    call = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}
+    for message in (call, {**call, "content": None}):  # as in OpenAI's format
+        called = [{"prompt": [*row["prompt"], message]} for row in rows]
+        assert RowsTask(called, task.reward_funcs, task.is_correct).held_out(1)[0].text == ""
+    with pytest.raises(TaskError, match="expected a string, or a list of messages"):
+        RowsTask([{"prompt": [{**call, "content": None, "tool_calls": None}]}], task.reward_funcs)
     with pytest.raises(
         TaskError, match=r"Row 1 of rows has no answer: it has 'prompt'; expected one of 'answer', 'solution'"
     ):

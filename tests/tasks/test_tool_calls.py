@@ -56,23 +56,29 @@ MALFORMED = [
 
 @pytest.fixture(scope="module")
 def peer():
-    """TRL's reading of a turn: text -> message."""
+    """TRL's reading of a turn: text -> message; `opened` is the thought that the template writes before it."""
     import transformers
     from trl.chat_template_utils import parse_response, qwen3_template
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(TINY_CHAT)
     tokenizer.response_template = qwen3_template
-    before = tokenizer("<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n")["input_ids"]
-    return lambda text, tools=None: parse_response(
-        tokenizer, tokenizer(text + "<|im_end|>")["input_ids"], prefix=before, tools=tools
-    )
+    before = "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n"
+
+    def read(text, opened="", tools=None):
+        prefix, said = (tokenizer(each)["input_ids"] for each in (before + opened, text + "<|im_end|>"))
+        return parse_response(tokenizer, said, prefix=prefix, tools=tools)
+
+    return read
 
 
+@pytest.mark.parametrize("opened", ["", "<think>\n"])
 @pytest.mark.parametrize("text", READABLE)
-def test_a_turn_is_read_as_trl_reads_it(peer, text):
-    theirs = peer(text)
-    if text.startswith("<think>never"):  # TRL keeps the end token in a thought that does not end
-        theirs["reasoning_content"] = theirs["reasoning_content"].removesuffix("<|im_end|>")
+def test_a_turn_is_read_as_trl_reads_it(peer, text, opened):
+    theirs = peer(text, opened)
+    text = opened + text
+    if theirs.get("reasoning_content", "").endswith("<|im_end|>"):  # TRL keeps it in a thought that does not end
+        thought = theirs.pop("reasoning_content").removesuffix("<|im_end|>")
+        theirs |= {"reasoning_content": thought} if thought else {}
     assert assistant_message(text) == theirs
     expected = [call["function"] for call in theirs.get("tool_calls", [])]
     assert [{"name": call.name, "arguments": call.arguments} for call in parse_tool_calls(text)] == expected
@@ -110,7 +116,7 @@ def test_arguments_have_the_types_of_the_schema_as_in_trl(peer, name):
         arguments = dict.fromkeys([*"inbsoumxdac", "unknown"], value)
         text = f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
         found = assistant_message(text, schemas)
-        assert json.dumps(found, sort_keys=True) == json.dumps(peer(text, schemas), sort_keys=True)
+        assert json.dumps(found, sort_keys=True) == json.dumps(peer(text, tools=schemas), sort_keys=True)
         [call] = parse_tool_calls(text, schemas)
         assert call.arguments == found["tool_calls"][0]["function"]["arguments"]
 
