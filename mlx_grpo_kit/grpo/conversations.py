@@ -101,7 +101,8 @@ def suffix_ids(tokenizer: Tokenizer, results: Sequence[ToolResult], settings: Ma
     call = {"type": "function", "function": {"name": shown[0].name, "arguments": {}}}
     chat = [QUESTION, {"role": "assistant", "content": "", "tool_calls": [call]}]
     ends = {*tokenizer.eos_token_ids}
-    before = tokenizer.encode(tokenizer.render(chat, add_generation_prompt=False, **settings))
+    settings = {**settings, "continue_final_message": False, "add_generation_prompt": True}
+    before = tokenizer.encode(tokenizer.render(chat, **{**settings, "add_generation_prompt": False}))
     whole = tokenizer.encode(tokenizer.render([*chat, *map(tool_message, shown)], **settings))
     count = sum(token in ends for token in before)
     if not count:  # no end-of-completion token ends a turn in this template

@@ -77,10 +77,10 @@ def check_prompts(
     """Check all prompts of a task that can list them.
 
     Raises ValueError for a tokenizer with more tokens than the model, and for settings of the chat template if no
-    prompt is a chat; TaskError for a prompt that cannot be encoded or leaves too little room for a completion. Warns
-    (RawTextWarning) if prompts are texts that no chat template has rendered, although the model's folder has one and
-    the task can be presented as a chat; and (UserWarning) if the template ends a turn with a token at which completions
-    do not end.
+    prompt is a chat; TaskError for a prompt that cannot be encoded or leaves too little room for a completion, and for
+    a setting that the chat template does not use. Warns (RawTextWarning) if prompts are texts that no chat template has
+    rendered, although the model's folder has one and the task can be presented as a chat; and (UserWarning) if the
+    template ends a turn with a token at which completions do not end.
     """
     if tokenizer.vocab_size > config.vocab_size:
         raise ValueError(
@@ -98,6 +98,8 @@ def check_prompts(
             f"chat_template_kwargs is {args.chat_template_kwargs!r:.80}, and the prompts of task {task.name!r} are "
             "plain texts, to which no chat template is applied. Leave it out, or train on chats: task.in_chat()."
         )
+    if not listed:
+        encode_prompts(tokenizer, task, args, shown)  # raises now for a setting that the template does not use
     if getattr(tokenizer, "chat_template", None) is None:
         return
     after_question = _after(tokenizer, ["user"]).strip()

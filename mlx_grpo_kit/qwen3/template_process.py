@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -39,12 +39,12 @@ class RendererProcess:
         self._source = source
         self._process: subprocess.Popen | None = None
 
-    def reply(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def reply(self, values: Mapping[str, Any], needed: Sequence[str] = ()) -> dict[str, Any]:
         """Return the same as `Renderer.reply`; errors may also be "time", "memory", "size" and "ended".
 
         Raises OSError if no process can be started.
         """
-        request = json.dumps({"values": values, "seconds": SECONDS})
+        request = json.dumps({"values": values, "needed": needed, "seconds": SECONDS})
         process = self._running()
         try:
             line = _ask(process, request)

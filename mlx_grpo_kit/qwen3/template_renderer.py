@@ -13,13 +13,13 @@ import json
 import resource
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.ext import Extension, LoopControlExtension
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -30,14 +30,22 @@ class Renderer:
     def __init__(self, source: str):
         self._source = source
         self._template: jinja2.Template | None = None
+        self._variables: list[str] = []
 
-    def reply(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return {"text": the rendered chat}, or {"error": its kind, "words": ..., "line": ...}."""
+    def reply(self, values: Mapping[str, Any], needed: Sequence[str] = ()) -> dict[str, Any]:
+        """Return {"text": the rendered chat}, or {"error": its kind, "words": ..., "line": ...}.
+
+        The error "unused" has the name in `needed` that the template does not use, and the variables that it uses.
+        """
         kind = "syntax"
         try:
             if self._template is None:
-                self._template = _environment().from_string(self._source)
+                environment = _environment()
+                self._template = environment.from_string(self._source)
+                self._variables = sorted(meta.find_undeclared_variables(environment.parse(self._source)))
             kind = "other"
+            if unused := [name for name in needed if name not in self._variables]:
+                return {"error": "unused", "words": unused[0], "variables": self._variables}
             return {"text": self._template.render(values)}
         except MemoryError:
             return {"error": "memory"}
@@ -121,7 +129,7 @@ def _answer_requests() -> None:
         signal.setitimer(
             signal.ITIMER_PROF, request["seconds"]
         )  # seconds of processor time; the signal ends the process
-        reply = renderer.reply(request["values"])
+        reply = renderer.reply(request["values"], request["needed"])
         if len(reply.get("text", "")) > begin["largest"]:
             reply = {"error": "size"}
         print(json.dumps(reply), flush=True)

@@ -120,19 +120,19 @@ class Tokenizer:
             )
         return encoding.ids
 
-    def render(
-        self, messages: Sequence[Mapping[str, Any]], /, *, add_generation_prompt: bool = True, **kwargs: Any
-    ) -> str:
+    def render(self, messages: Sequence[Mapping[str, Any]], /, **kwargs: Any) -> str:
         """A chat as the text that the model continues, rendered by the folder's template.
 
             tokenizer.render([{"role": "user", "content": "12+34?"}], enable_thinking=False)
 
         The result equals that of `apply_chat_template(..., tokenize=False)` in transformers, except for the default of
-        `add_generation_prompt`: the text is ready to be continued. `kwargs` are the template's settings.
+        `add_generation_prompt`: the text is ready to be continued. `kwargs` are those of `ChatTemplate.render`:
+        `add_generation_prompt`, `continue_final_message`, and the template's settings.
 
         Raises:
-            ChatTemplateError: a ValueError. The folder has no template, the messages are invalid, or the template
-                rejects them, is broken, or exceeds a limit (mlx_grpo_kit/qwen3/chat_template.py).
+            ChatTemplateError: a ValueError. The folder has no template, the messages are invalid, the template does not
+                use a setting, or it rejects the chat, is broken, or exceeds a limit
+                (mlx_grpo_kit/qwen3/chat_template.py).
         """
         if self.chat_template is None:
             from mlx_grpo_kit.qwen3.chat_template import ChatTemplateError
@@ -142,7 +142,7 @@ class Tokenizer:
                 "tokenizer_config.json. Its model was not trained to chat; pass the prompt as a string, which it "
                 "continues."
             )
-        return self.chat_template.render(messages, add_generation_prompt=add_generation_prompt, **kwargs)
+        return self.chat_template.render(messages, **kwargs)
 
     def encode_prompt(self, prompt: str | Sequence[Mapping[str, Any]], **kwargs: Any) -> list[int]:
         """The ids of a prompt: a string as it is, or a list of messages rendered with `kwargs`."""

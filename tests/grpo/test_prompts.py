@@ -155,6 +155,11 @@ def test_settings_of_a_chat_template_are_refused_where_prompts_are_texts(folder)
         trainer_of(folder, RowsTask(ROWS), args)
 
 
-@pytest.mark.parametrize("task", [RowsTask(ROWS).in_chat(), RowsTask(CHATS)], ids=["in_chat", "chats"])
+IN_CHAT = {"in_chat": RowsTask(ROWS).in_chat(), "chats": RowsTask(CHATS), "without a list": Addition().in_chat()}
+
+
+@pytest.mark.parametrize("task", IN_CHAT.values(), ids=IN_CHAT)
 def test_settings_of_a_chat_template_are_taken_where_prompts_are_chats(task):
     trainer_of(TINY_CHAT, task, replace(ARGS, chat_template_kwargs={"enable_thinking": True}))
+    with pytest.raises(TaskError, match=r"does not use the setting 'enable_thinkin'\. Did you mean enable_thinking\?"):
+        trainer_of(TINY_CHAT, task, replace(ARGS, chat_template_kwargs={"enable_thinkin": True}))

@@ -11,6 +11,7 @@ import threading
 from pathlib import Path
 
 import datasets
+import jinja2
 import pytest
 import transformers
 import trl
@@ -82,6 +83,78 @@ def test_chats_are_what_transformers_makes_of_them(folders, name):
     assert ours.encode_prompt("12+34=") == ours.encode("12+34=")
 
 
+PUBLISHED = Path(trl.__file__).parent / "chat_templates"
+TO_CONTINUE = {
+    "a text": {"content": "The sum is"},
+    "a thought": {"content": "<think>\nFirst, 2+4"},
+    "blanks at the end": {"content": "The sum is \n"},
+    "blanks at the beginning": {"content": "\n The sum"},
+    "the question again": {"content": USER["content"]},
+    "nothing": {"content": ""},
+    "a thought beside it": {"content": "46", "reasoning_content": "2+4=6"},
+    "calls": {"content": "I add.", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]},
+    "no text": {"content": None},
+}
+
+
+@pytest.mark.parametrize("chat", TO_CONTINUE, ids=str)
+@pytest.mark.parametrize(
+    "name", ["qwen3", "qwen2_5", "qwen3_5_think", "deepseek_r1_distill", "llama3_1", "phi3", "made", "strips"]
+)
+def test_a_final_message_is_continued_as_in_transformers(folders, name, chat):
+    made = {"made": CHAT_TEMPLATE, "strips": "{% for m in messages %}[{{ m.content|trim }}]{% endfor %}"}
+    source = made.get(name) or (PUBLISHED / f"{name}.jinja").read_text(encoding="utf-8")
+    peer = transformers.AutoTokenizer.from_pretrained(folders["made"])
+    ours = ChatTemplate(source, dict(peer.special_tokens_map), "T")
+    messages = [USER, {"role": "assistant", **TO_CONTINUE[chat]}]
+    for key in (True, "reasoning_content"):
+        try:
+            text = peer.apply_chat_template(messages, chat_template=source, tokenize=False, continue_final_message=key)
+        except (ValueError, jinja2.exceptions.UndefinedError):
+            with pytest.raises(ChatTemplateError):
+                ours.render(messages, continue_final_message=key)
+        else:
+            assert ours.render(messages, continue_final_message=key) == text
+
+
+def test_what_cannot_be_continued():
+    template = ChatTemplate(CHAT_TEMPLATE, {}, "T")
+    said = [USER, {"role": "assistant", "content": "46"}]
+    assert template.render(said, continue_final_message=True).endswith("assistant\n46")
+    assert template.render(said, continue_final_message=False) == template.render(said)
+    with pytest.raises(ChatTemplateError, match="and add_generation_prompt begins another; expected one of them"):
+        template.render(said, continue_final_message=True, add_generation_prompt=True)
+    with pytest.raises(ChatTemplateError, match=r"asks for the 'content' of the final message, .* and it has none"):
+        template.render([USER, {"role": "assistant", "content": 46}], continue_final_message=True)
+    with pytest.raises(ChatTemplateError, match="and the template does not use it"):
+        template.render([{**USER, "reason": "x"}], continue_final_message="reason")
+    with pytest.raises(ChatTemplateError, match="changes the final message '46', so it cannot"):
+        ChatTemplate("{{ messages[0].content }}", {}, "T").render(said, continue_final_message=True)
+
+
+def test_a_setting_that_the_template_does_not_use():
+    """Those that many templates share may be given to any: tasks turn thinking off where it cannot be turned on."""
+    llama = ChatTemplate((PUBLISHED / "llama3_1.jinja").read_text(encoding="utf-8"), {"bos_token": ""}, "T")
+    plain = llama.render([USER])
+    assert llama.render([USER], enable_thinking=False, tools=None, documents=[]) == plain
+    assert "1 May 2031" in llama.render([USER], date_string="1 May 2031")
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    in_user, in_system = (llama.render([USER], tools=tools, tools_in_user_message=place) for place in (True, False))
+    assert in_user != in_system
+    for name, words in {
+        "date_sting": r"T does not use the setting 'date_sting'\. Did you mean date_string\?",
+        "enable_thinkin": r"Did you mean enable_thinking\?",
+        "add_generation_promt": r"Did you mean add_generation_prompt\?",
+        "continue_last_message": r"Did you mean continue_final_message\?",
+        "tokenize": r"Settings are add_generation_prompt, .*, date_string, ",
+    }.items():
+        with pytest.raises(ChatTemplateError, match=words):
+            llama.render([USER], **{name: True})
+    with pytest.raises(ChatTemplateError, match=r"Did you mean enable_thinking\?"):
+        ChatTemplate(CHAT_TEMPLATE, {}, "T").render([USER], enable_thinkin=False)  # rendered in this process
+    assert llama.render([USER]) == plain
+
+
 @pytest.mark.parametrize("name", ["qwen3", "qwen2_5", "qwen3_instruct_2507"])
 def test_keys_that_datasets_fills_with_none(folders, name):
     """A data set has each key in each message, and None where a message had none."""
@@ -90,7 +163,7 @@ def test_keys_that_datasets_fills_with_none(folders, name):
     chat = rows[0]["prompt"]
     assert chat[1]["content"] is chat[0]["tool_calls"] is None
     assert is_chat(chat)
-    source = (Path(trl.__file__).parent / "chat_templates" / f"{name}.jinja").read_text(encoding="utf-8")
+    source = (PUBLISHED / f"{name}.jinja").read_text(encoding="utf-8")
     peer = transformers.AutoTokenizer.from_pretrained(folders["made"])
     text = peer.apply_chat_template(chat, chat_template=source, tokenize=False, add_generation_prompt=True)
     assert ChatTemplate(source, {}, "T").render(chat) == text
