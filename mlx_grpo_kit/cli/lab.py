@@ -61,7 +61,12 @@ def copy_course(folder: Path, fresh: bool = False) -> Copied:
     if folder.exists() and folder.samefile(COURSE):
         return done
     folder.mkdir(parents=True, exist_ok=True)
-    hashes = read_manifest(folder) or {}
+    try:
+        hashes = read_manifest(folder) or {}
+    except ValueError as error:
+        raise ValueError(
+            f"{error} Or delete it: then every notebook that differs from the one of this version is kept."
+        ) from error
     if others := [name for name in hashes if not name.endswith(".ipynb")]:
         raise FileExistsError(f"{folder} is a folder that the kit wrote for {others[0]}. Choose another folder.")
     editions = _editions(folder) if hashes else {}

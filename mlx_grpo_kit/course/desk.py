@@ -107,6 +107,7 @@ def use(id: str) -> Any:
         if not result:
             print(f"{id}: the kit's (yours of {newest.when} does not pass the check: {result.message})")
             return exercise.solution
+        answer = newest.load(id)  # in the state before the check
         mark_kept(id, newest)
         again = ", checked again"
     print(f"{id}: yours, from chapter {chapter} ({newest.when}{again})")

@@ -180,6 +180,19 @@ def test_a_folder_of_a_model_is_refused_and_stays(course, tmp_path, capsys):
     assert [path.name for path in folder.iterdir()] == [MANIFEST]
 
 
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"files": 3}', "<<<<<<< HEAD"])
+def test_a_damaged_record_of_the_copies_names_a_way_out_that_works(course, tmp_path, capsys, content):
+    folder = tmp_path / "course"
+    lab.copy_course(folder)
+    (folder / lab.FIRST).write_text("my answers")
+    (folder / MANIFEST).write_text(content)
+    assert main(["lab", str(folder)]) == 2
+    assert "Or delete it: then every notebook that differs" in capsys.readouterr().err
+    (folder / MANIFEST).unlink()
+    assert lab.copy_course(folder).outdated == {lab.FIRST: "an earlier version"}
+    assert contents(folder)[lab.FIRST] == "my answers"
+
+
 def test_an_installation_without_notebooks_says_so(course, tmp_path, capsys):
     shutil.rmtree(course)
     assert main(["lab", str(tmp_path / "course")]) == 2

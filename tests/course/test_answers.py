@@ -231,8 +231,10 @@ def test_a_wrong_answer_in_the_file_is_not_handed_out(cell, tmp_path, capsys, so
     assert "answer_01_3 = (-3, 2, 1.0)" in my_code(tmp_path / "mine.py").read_text()
 
 
-def nineteen(folder):
+@pytest.fixture(scope="module")
+def nineteen(tmp_path_factory):
     """A file of nineteen answers, as bytes."""
+    folder = tmp_path_factory.mktemp("nineteen")
     for number in range(1, 20):
         keep(folder, f"50.{number}", number)
     return answers_file(folder).read_bytes()
@@ -266,15 +268,14 @@ ODD = {  # the other eighteen are there
 
 
 @pytest.mark.parametrize("damage", [*DAMAGED, *ODD, *range(0, 1000, 10)])
-def test_a_damaged_file_of_answers_is_put_aside_and_what_can_be_read_stays(tmp_path, damage):
+def test_a_damaged_file_of_answers_is_put_aside_and_what_can_be_read_stays(tmp_path, nineteen, damage):
     """A number: the file was cut off after that share of it, in thousandths."""
-    content = nineteen(tmp_path)
     if damage in ODD:
-        answers = json.loads(content)
+        answers = json.loads(nineteen)
         ODD[damage](answers)
         damaged = json.dumps(answers).encode()
     else:
-        damaged = DAMAGED[damage](content) if damage in DAMAGED else content[: len(content) * damage // 1000]
+        damaged = DAMAGED[damage](nineteen) if damage in DAMAGED else nineteen[: len(nineteen) * damage // 1000]
     answers_file(tmp_path).write_bytes(damaged)
     before, words = read_answers(tmp_path)
     assert len(before) == (18 if damage in ODD else 0)
@@ -291,9 +292,8 @@ def test_a_damaged_file_of_answers_is_put_aside_and_what_can_be_read_stays(tmp_p
 
 
 @pytest.mark.parametrize("harmless", [lambda content: b"\xef\xbb\xbf" + content, lambda content: content + b"\n\n"])
-def test_a_file_that_an_editor_saved_is_not_damaged(tmp_path, harmless):
-    content = nineteen(tmp_path)
-    answers = json.loads(content)
+def test_a_file_that_an_editor_saved_is_not_damaged(tmp_path, nineteen, harmless):
+    answers = json.loads(nineteen)
     answers["50.1"][0]["of a later version"] = 1
     answers_file(tmp_path).write_bytes(harmless(json.dumps(answers).encode()))
     assert keep(tmp_path, "01.3", (-3, 2, 1.0)) == ""
@@ -303,8 +303,8 @@ def test_a_file_that_an_editor_saved_is_not_damaged(tmp_path, harmless):
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
 @pytest.mark.parametrize("damaged", [False, True])
-def test_where_nothing_can_be_written_nothing_is_lost(tmp_path, monkeypatch, capsys, number, damaged):
-    content = nineteen(tmp_path) + b"," * damaged
+def test_where_nothing_can_be_written_nothing_is_lost(tmp_path, nineteen, monkeypatch, capsys, number, damaged):
+    content = nineteen + b"," * damaged
     answers_file(tmp_path).write_bytes(content)
 
     def fail(path):
