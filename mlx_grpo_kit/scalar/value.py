@@ -32,7 +32,6 @@ class Value:
     """
 
     __slots__ = ("data", "derivatives", "grad", "label", "op", "parents")
-    __array_ufunc__ = None  # NumPy's numbers leave arithmetic with a Value to the Value
 
     def __init__(
         self,
@@ -80,7 +79,7 @@ class Value:
 
     def relu(self):
         """The value itself where it is positive, 0 elsewhere."""
-        slope = 1.0 if self.data > 0 else 0.0
+        slope = 0.0 if self.data <= 0 else 1.0  # 1 at nan, as in torch
         return _result(0.0 if self.data < 0 else self.data, "relu", (self,), (slope,))
 
     def backward(self) -> None:
@@ -149,16 +148,16 @@ class Value:
         return _result(abs(self.data), "abs", (self,), (float((self.data > 0) - (self.data < 0)),))
 
     def max(self, other):
-        """The larger of two; its derivative goes to the larger one, half to each if they are equal."""
+        """The larger of two; its derivative goes to it, half to each if they are equal. The max of a nan is nan."""
         other = as_value(other)
-        share = 0.5 if self.data == other.data else float(self.data > other.data)
-        return _result(max(self.data, other.data), "max", (self, other), (share, 1.0 - share))
+        a, b = self.data, other.data
+        return _result(b if a < b or b != b else a, "max", (self, other), (_share(a, b), _share(b, a)))
 
     def min(self, other):
-        """The smaller of two; its derivative goes to the smaller one, half to each if they are equal."""
+        """The smaller of two; its derivative goes to it, half to each if they are equal. The min of a nan is nan."""
         other = as_value(other)
-        share = 0.5 if self.data == other.data else float(self.data < other.data)
-        return _result(min(self.data, other.data), "min", (self, other), (share, 1.0 - share))
+        a, b = self.data, other.data
+        return _result(b if a > b or b != b else a, "min", (self, other), (_share(b, a), _share(a, b)))
 
     def __radd__(self, other):
         return as_value(other) + self
@@ -175,7 +174,8 @@ class Value:
     def __rpow__(self, other):
         return as_value(other) ** self
 
-    # Values compare by their numbers, like floats; in a set or a dictionary, two values with equal numbers differ.
+    # Values are ordered by their numbers. Two values are equal only if they are one, as in micrograd, so that `in` does
+    # not take a node of the graph for another with the same number. A value equals a plain number if its number does.
 
     def __lt__(self, other):
         return self.data < as_value(other).data
@@ -190,12 +190,9 @@ class Value:
         return self.data >= as_value(other).data
 
     def __eq__(self, other):
-        return self.data == other.data if isinstance(other, Value) else self.data == other
+        return self is other if isinstance(other, Value) else self.data == other
 
     __hash__ = object.__hash__
-
-    def __bool__(self):
-        return self.data != 0
 
     def __float__(self):
         raise TypeError(
@@ -283,9 +280,14 @@ def as_float(number: float) -> float:
         what = type(number).__name__ + (f" of shape {tuple(shape)}" if shape is not None else "")
         raise TypeError(
             f"a Value holds one real number; got {what}: {number!r:.60}. For several numbers make a list "
-            "of Values: [Value(x) for x in numbers]."
+            "of Values: [Value(x) for x in numbers]. In an operation, put the array on the left: array * value."
         )
     return float(number)
+
+
+def _share(larger: float, other: float) -> float:
+    """The derivative of the maximum of two numbers with respect to the first: 1 beside a nan, as in torch."""
+    return 0.5 if larger == other else float(not larger <= other)
 
 
 def _power(base: Value, exponent: float) -> float:

@@ -164,7 +164,7 @@ def each_number_once(root):
 
     def visit(value):
         for parent in value.parents:
-            if parent not in order:  # compares the numbers
+            if parent.data not in [seen.data for seen in order]:
                 visit(parent)
         order.append(value)
 

@@ -462,8 +462,8 @@ ORDER = Exercise(
                 "+ if value.data not in seen:",
                 "+     seen.add(value.data)",
                 message=(
-                    "Your function treats two different values with the same number as one. `in` on a list of "
-                    "Values does that too, because Values compare by their numbers; a set tells them apart."
+                    "Your function treats two different values with the same number as one. Remember the Values "
+                    "themselves, not their numbers: two Values are equal only if they are one and the same."
                 ),
                 hint=2,
             ),
