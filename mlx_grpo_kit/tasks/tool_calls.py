@@ -183,10 +183,11 @@ def _await_all(waiting: Sequence[tuple[Worker, Any]]) -> list[str | _Failure]:
         begun.append(place)
         try:
             async with limit:
-                text = _plain(await coroutine)
+                outcome = _plain(await coroutine)
         except BaseException as error:
-            text = _late(worker) if limit.expired() else _Failure(words_of(error))
-        found[place] = text
+            outcome = _Failure(words_of(error))
+        blocked = limit.when() is not None and loop.time() > limit.when()  # then the limit could not expire
+        found[place] = _late(worker) if blocked or limit.expired() else outcome
 
     async def every() -> None:
         await asyncio.gather(*(one(place, *pair) for place, pair in enumerate(waiting)))

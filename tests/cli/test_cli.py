@@ -204,6 +204,15 @@ def test_every_setting_of_grpo_config_is_an_option():
     GRPOConfig(**TINY_ARGS)
 
 
+def test_tools_may_have_no_limit(train, tmp_path, capsys):
+    assert train(tmp_path / "out", "--tool-timeout", "none", "--max-steps", "1") == 0
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["args"]["tool_timeout"] is None
+    assert main(["train", "--output", str(tmp_path / "out"), "--resume", "--max-steps", "2"]) == 0
+    for value in ("0", "inf", "None"):
+        with pytest.raises(SystemExit):
+            train(tmp_path / "other", "--tool-timeout", value)
+
+
 def test_default_args_go_by_size(model, tmp_path):
     assert default_args(model) == TINY_ARGS
     (tmp_path / "config.json").write_text(

@@ -47,6 +47,20 @@ def test_a_file_is_asked_whole_or_as_training_holds_it_back(capsys, rows):
     assert "sums: 7 problems" in numbers(capsys, *settings, "--num-problems", 7)
 
 
+def test_a_reward_that_applies_to_no_completion_is_null(capsys, rows, tmp_path):
+    (tmp_path / "silent_task.py").write_text(
+        "from mlx_grpo_kit.tasks import Addition\n"
+        "class Silent(Addition):\n"
+        "    def __init__(self):\n"
+        "        super().__init__(reward_funcs=[lambda problems, completions: [None] * len(problems)])\n"
+    )
+    numbers(
+        capsys, "--task", tmp_path / "silent_task.py:Silent", "--num-problems", 5, "--output", tmp_path / "found.json"
+    )
+    found = json.loads((tmp_path / "found.json").read_text(), parse_constant=pytest.fail)
+    assert found["metrics"]["eval/reward"] is None
+
+
 def test_a_file_is_asked_as_chats(capsys, rows):
     settings = ["--model", "tiny-chat", "--data", rows, "--max-completion-length", 4]
     assert "sums-chat: 60 problems, one completion each" in numbers(capsys, *settings)

@@ -127,6 +127,7 @@ def test_a_setting_that_there_is_not_names_the_near_miss():
         ({"completion_batch_size": 0}, "completion_batch_size is 0; expected a whole number of at least 1"),
         ({"completion_batch_size": 12}, r"completion_batch_size is 12; expected a multiple of num_generations \(8\)"),
         ({"max_completion_length": 0}, "max_completion_length is 0"),
+        ({"tool_timeout": 0}, "tool_timeout is 0; expected more than 0 seconds, or None for no limit"),
         ({"learning_rate": 0.0}, "learning_rate is 0.0; expected more than 0"),
         ({"learning_rate": 1e300}, r"learning_rate is 1e\+300; expected more than 0 and at most 1e\+18"),
         ({"learning_rate": math.nan}, "learning_rate is nan"),
