@@ -269,6 +269,16 @@ def test_rows_of_an_environment_count_one_by_one(rows):
         RowsTask(rows, [zeros], task.is_correct)
 
 
+def test_rewards_of_environments_get_them_in_a_chat_too():
+    def secrets(environments, **kwargs):
+        return environments
+
+    task = RowsTask(PLAY, secrets, lambda problem, text: True, environment_factory=Game)
+    for each in (task, task.in_chat()):
+        total, _ = compute_rewards(each.reward_funcs, each.held_out(2), ["7", "8"], environments=[0.25, 0.5])
+        assert total.tolist() == [0.25, 0.5]
+
+
 def test_every_environment_is_trained():
     def asks(name, count):
         return [{"prompt": [{"role": "user", "content": f"Play {name}."}], "environment": name}] * count
