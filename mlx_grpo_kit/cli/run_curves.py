@@ -23,7 +23,7 @@ def curves(rewards: list[tuple[int, float]], accuracies: list[tuple[int, float]]
     from mlx_grpo_kit.viz.style import COLORS, FAINT, INK, three_digits
 
     figure = new_figure(8.4, 3.2)
-    figure.suptitle(title, x=0.012, ha="left", size=12, weight="bold", color=INK, parse_math=False)
+    figure.suptitle(title, x=0.012, ha="left", size=12, weight="bold", color=INK)
     margins = {"left": 0.06, "right": 0.98, "bottom": 0.15, "top": 0.8, "wspace": 0.16}
     left, right = figure.subplots(1, 2, gridspec_kw=margins)
     if rewards:

@@ -114,12 +114,37 @@ def as_picture(drawn: Any, alt: str) -> Picture:
 def new_figure(width: float, height: float) -> Figure:
     """Make an empty white figure, `width` by `height` inches, that is not registered anywhere.
 
-    It is made without pyplot, which keeps a global list of figures and is not safe to use from a thread.
+    It is made without pyplot, which keeps a global list of figures and is not safe to use from a thread. A "$" in its
+    words is drawn as it is. (Matplotlib would read the words between two of them as a formula.)
     """
     with packages_for("A picture"):
         from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), facecolor="white")
+    figure = Figure(figsize=(width, height), facecolor="white")
+    draw = figure.draw
+
+    def draw_words_as_they_are(renderer: Any) -> None:
+        _without_formulas(figure)
+        draw(renderer)
+
+    figure.draw = draw_words_as_they_are
+    return figure
+
+
+def _without_formulas(figure: Figure) -> None:
+    """Switch formulas off in all words but the numbers of logarithmic axes, which Matplotlib writes as formulas."""
+    from matplotlib.text import Text
+    from matplotlib.ticker import FuncFormatter, LogFormatter
+
+    formulas = set()
+    for axis in [axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)]:
+        formatter = axis.get_major_formatter()
+        if isinstance(formatter, LogFormatter):
+            formulas |= {*axis.findobj(Text)} - {axis.label}
+        elif isinstance(formatter, FuncFormatter):
+            axis.get_ticklabels()  # makes the words of set_xticks(places, words), if they do not exist yet
+    for words in figure.findobj(Text):
+        words.set_parse_math(words in formulas)
 
 
 def to_png(figure: Figure, dpi: int = STORED_DPI) -> bytes:

@@ -2,10 +2,15 @@
 
 import numpy as np
 import pytest
+from matplotlib.text import Text
 
+import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.course.chapters.chapter_07.pictures.descent import draw_descent
+from mlx_grpo_kit.course.pictures.comparisons import draw_shares
+from mlx_grpo_kit.gradcheck import gradcheck
 from mlx_grpo_kit.viz.lines import draw_clouds, draw_lines
-from mlx_grpo_kit.viz.picture import to_png
+from mlx_grpo_kit.viz.live.curves import draw_curves
+from mlx_grpo_kit.viz.picture import new_figure, to_png
 
 
 def named(figure):
@@ -46,6 +51,43 @@ def test_ticks_of_a_short_axis_are_plain_numbers():
         if low < place < high
     ]
     assert ticks == ["0.5", "1", "2"]
+
+
+def figures_with(word):
+    """Figures that have the reader's word at every kind of place."""
+    bars = new_figure(3, 2)
+    axis = bars.subplots()
+    axis.bar(range(2), [1, 2], label=word)
+    axis.set_xticks(range(2), [word, "b"])
+    axis.annotate(word, (0, 1))
+    axis.legend(title=word)
+    bars.suptitle(word)
+    check = gradcheck(lambda x: x * x, T.Tensor([0.5, 2.0], label=word))
+    return [
+        draw_lines([1, 10], {word: [1, 1e6]}, xlabel=word, title=word, levels={"level " + word: 2.0}, log_x=True)[0],
+        draw_clouds({word: (np.ones(2), np.ones(2))}, xlabel=word, ylabel=word)[0],
+        draw_curves([1, 2], {"loss": [1.0, 2.0], word: [3.0, 1e4]}, {word: ["loss", word]}, title=word, note=word),
+        draw_shares({word: 0.5, "b": 0.5}, best="b", title=word)[0],
+        check.plot().figure,
+        bars,
+    ]
+
+
+@pytest.mark.parametrize("word", ["$$", "from $5 to $6", "m$frac$"])
+def test_a_dollar_in_a_word_of_the_reader_is_drawn_as_it_is(word):
+    for figure in figures_with(word):
+        assert to_png(figure).startswith(b"\x89PNG")
+        drawn = [each for each in figure.findobj(Text) if word in each.get_text()]
+        assert drawn
+        assert not any(each.get_parse_math() for each in drawn)
+
+
+def test_the_numbers_of_a_logarithmic_axis_are_formulas():
+    figure, _ = draw_lines([1, 10], {"loss": [1, 1e6]}, title="$$")
+    to_png(figure)
+    numbers = [each for each in figure.axes[0].get_yticklabels() if each.get_text()]
+    assert all("$" in each.get_text() and each.get_parse_math() for each in numbers)
+    assert numbers
 
 
 def test_many_points_have_no_markers():

@@ -74,7 +74,7 @@ def draw_running(
         axis.set_ylim(0, 1.25 * max(batches))
         _tidy(axis, name)
         axis.legend(fontsize=9, ncols=3, loc="upper left", frameon=False, columnspacing=1, labelcolor=INK)
-    figure.tight_layout()
+    figure.set_layout_engine("tight")
     return figure, (
         f"Mean and variance of {len(track)} batches scatter widely; the running mean ends at {means[-1]:.2f} (true "
         f"{true_mean:g}), the running variance at {variances[-1]:.2f} (true {true_var:g})."
