@@ -20,7 +20,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import mlx_grpo_kit.runtime.blas  # noqa: F401  (before a test imports a library that imports MLX itself)
-from mlx_grpo_kit.cli.doctor import find_browser
+from tests import notebook_runs
 
 # A shell has what it starts in the background ignore Ctrl-C, and the tests' own processes would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -47,6 +47,7 @@ def function_of(nodeid):
 
 def pytest_configure(config):
     config.slow = {*SLOW.read_text().split()}
+    config.pluginmanager.register(notebook_runs.Plugin())
 
 
 def pytest_itemcollected(item):
@@ -63,18 +64,12 @@ def pytest_sessionfinish(session):
         SLOW.write_text("".join(f"{name}\n" for name in sorted(seconds) if seconds[name] >= SLOW_SECONDS))
 
 
-BEGIN_WITH = ("test_notebooks_in_lab.py", ".ipynb")  # a minute or two each
+BEGIN_WITH = (".ipynb", "test_notebooks_in_lab.py")  # a minute or two each
 
 
 @pytest.hookimpl(trylast=True)  # after -k
-def pytest_collection_modifyitems(config, items):
-    """A notebook is run once: by JupyterLab, which sees more, or by nbval where there is no browser to show it.
-
-    What takes long begins first: at the end of a run no process is left alone with it while the others wait.
-    """
-    if find_browser() and any(item.path.name == "test_notebooks_in_lab.py" for item in items):
-        config.hook.pytest_deselected(items=[item for item in items if item.path.suffix == ".ipynb"])
-        items[:] = [item for item in items if item.path.suffix != ".ipynb"]
+def pytest_collection_modifyitems(items):
+    """What takes long begins first: at the end of a run no process is left alone with it while the others wait."""
     items.sort(key=lambda item: next((i for i, name in enumerate(BEGIN_WITH) if item.path.name.endswith(name)), 9))
 
 

@@ -6,15 +6,12 @@ skipped and say what to install; in CI, which installs it, they fail.
 """
 
 import contextlib
-import inspect
 import os
-import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-import textwrap
 import time
 import urllib.request
 import warnings
@@ -29,7 +26,6 @@ from playwright.sync_api import expect, sync_playwright
 from mlx_grpo_kit.cli.doctor import find_browser
 from mlx_grpo_kit.cli.lab import SETTINGS
 from mlx_grpo_kit.course import record
-from mlx_grpo_kit.course.catalogue import find
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 SECONDS_TO_START = 90
@@ -418,37 +414,3 @@ def violations():
         ]
 
     return violations
-
-
-CHECK = re.compile(r'^check\("(\d\d\.\d+)", (\w+)\)$', flags=re.M)
-
-
-@pytest.fixture(scope="session")
-def solved():
-    """A function (path of a notebook) -> (the notebook with each solution in a cell below its stub, their positions).
-
-    A reader's answer has to work with the names that the notebook itself defines.
-    """
-
-    def solved(path):
-        notebook = nbformat.read(path, as_version=4)
-        cells, places = [], []
-        for cell in notebook.cells:
-            cells.append(cell)
-            if cell.cell_type == "code" and (exercise := CHECK.search(cell.source)):
-                places.append(len(cells))
-                answer = _solution(cell.source, *exercise.groups())
-                cells.append(nbformat.v4.new_code_cell(f"{answer}\n{exercise[0]}"))
-        notebook.cells = cells
-        return notebook, places
-
-    return solved
-
-
-def _solution(stub, id, name):
-    solution = find(id).solution
-    if callable(solution):
-        assert solution.__name__ == name
-        return textwrap.dedent(inspect.getsource(solution))
-    assert re.search(rf"^{name} = \.\.\.", stub, flags=re.M), stub
-    return f"{name} = {solution!r}"

@@ -1,4 +1,4 @@
-"""The last cell of a notebook with answers: print each difference between an answer and the kit's solution.
+"""The last cell of a notebook with answers: assert that no answer differs from the kit's solution.
 
 Both have the same source. They can differ only in the values of global names.
 """
@@ -43,6 +43,6 @@ def differences(answer, solution, where, seen=()):
     return found
 
 
-for id, answer in passed_here.items():
-    if callable(solution := find(id).solution):
-        print(*differences(answer, solution, id), sep="\n", end="")
+solutions = {id: solution for id in passed_here if callable(solution := find(id).solution)}
+found = [difference for id, solution in solutions.items() for difference in differences(passed_here[id], solution, id)]
+assert not found, found
