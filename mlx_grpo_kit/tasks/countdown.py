@@ -5,8 +5,9 @@ and the value is exactly the target. (The television game lets a player leave nu
 from being trivial.) Each target can be reached with `+ - *` alone; division and fractions are accepted too.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations, combinations_with_replacement, permutations
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +23,7 @@ MAX_TARGET = 99
 
 def correct(problems: Sequence[Problem], completions: Sequence[str]) -> list[float]:
     """1.0 for an expression that uses each number once and equals the target, else 0.0."""
-    return [float(_is_solution(problem, completion)) for problem, completion in zip(problems, completions, strict=True)]
+    return [float(_is_right(problem, completion)) for problem, completion in zip(problems, completions, strict=True)]
 
 
 def uses_numbers(problems: Sequence[Problem], completions: Sequence[str]) -> list[float]:
@@ -33,21 +34,39 @@ def uses_numbers(problems: Sequence[Problem], completions: Sequence[str]) -> lis
         nonsense would pay.
     """
     pairs = zip(problems, completions, strict=True)
-    return [0.1 if _read(problem, completion) is not None else 0.0 for problem, completion in pairs]
+    return [0.1 if _read(problem, said(problem, text, left_of_equals)) is not None else 0.0 for problem, text in pairs]
 
 
-def _read(problem: Problem, completion: str) -> Expression | None:
-    """The completion's expression, if it is one and uses each of the problem's numbers once."""
+def is_game(data: Mapping[str, Any]) -> bool:
+    """True for the data of a game: a whole number `target`, and whole `numbers`, also under the name `nums`."""
+    numbers = _numbers(data)
+    whole = isinstance(numbers, Sequence) and not isinstance(numbers, str) and len(numbers) > 0
+    return whole and all(
+        isinstance(each, int) and not isinstance(each, bool) for each in (data.get("target"), *numbers)
+    )
+
+
+def is_solution(problem: Problem, answer: str) -> bool:
+    """True if the answer is an expression that uses each number once and equals the target."""
+    expression = _read(problem, answer)
+    return expression is not None and expression.value == problem.data["target"]
+
+
+def _read(problem: Problem, answer: str) -> Expression | None:
+    """The answer's expression, if it is one and uses each of the problem's numbers once."""
     try:
-        expression = parse_expression(said(problem, completion, _left_of_equals))
+        expression = parse_expression(answer)
     except ExpressionError:
         return None
-    return expression if sorted(expression.numbers) == sorted(problem.data["numbers"]) else None
+    return expression if sorted(expression.numbers) == sorted(_numbers(problem.data)) else None
 
 
-def _is_solution(problem: Problem, completion: str) -> bool:
-    expression = _read(problem, completion)
-    return expression is not None and expression.value == problem.data["target"]
+def _numbers(data: Mapping[str, Any]) -> Any:
+    return data["nums"] if "nums" in data else data.get("numbers")
+
+
+def _is_right(problem: Problem, completion: str) -> bool:
+    return is_solution(problem, said(problem, completion, left_of_equals))
 
 
 class Countdown:
@@ -106,7 +125,7 @@ class Countdown:
         return take_held_out(self.name, self._held_out, n)
 
     def is_correct(self, problem: Problem, completion: str) -> bool:
-        return _is_solution(problem, completion)
+        return _is_right(problem, completion)
 
     def in_chat(self, *, thinking: bool = False) -> InChat:
         """The same games asked in words; `5 * 3 + 9 = 24` is an answer too, if the equation is true."""
@@ -120,9 +139,9 @@ class Countdown:
         return InChat(self, ask, thinking=thinking)
 
 
-def _left_of_equals(completion: str) -> str:
+def left_of_equals(completion: str) -> str:
     """The expression of an answer. For `expression = value` the value must be right."""
-    expression, equals, value = map(as_expression, final_answer(completion).partition("="))
+    expression, equals, value = map(as_expression, final_answer(completion, words=True).partition("="))
     if not equals:
         return expression
     try:

@@ -26,8 +26,9 @@ import numpy as np
 
 from mlx_grpo_kit.files import check_regular
 from mlx_grpo_kit.runtime.habits import names_habits
-from mlx_grpo_kit.tasks.answers import MAX_NUMBER, as_number, final_answer
+from mlx_grpo_kit.tasks.answers import MAX_NUMBER, as_number, comparable, final_answer
 from mlx_grpo_kit.tasks.chat import ANSWER_TOKENS, IN_TAGS, InChat
+from mlx_grpo_kit.tasks.countdown import is_game, is_solution, left_of_equals
 from mlx_grpo_kit.tasks.signatures import as_reward_funcs
 from mlx_grpo_kit.tasks.split import HELD_OUT_FRACTION, split_by_hash
 from mlx_grpo_kit.tasks.task import Problem, RewardFunc, TaskError, is_chat
@@ -41,22 +42,27 @@ PROMPTS, ANSWERS = ("prompt", "question", "problem"), ("answer", "solution", "ta
 
 
 def correct(problems: Sequence[Problem], completions: Sequence[str]) -> list[float]:
-    """1.0 if the final answer is the row's: the same number, or the same text except for case and spaces, else 0.0."""
+    """1.0 if the final answer is the row's, as `same_answer` compares them, else 0.0."""
     return [float(same_answer(problem, text)) for problem, text in zip(problems, completions, strict=True)]
 
 
 def same_answer(problem: Problem, completion: str) -> bool:
-    """True if a completion's `final_answer` is the problem's answer, line by line."""
-    lines = _lines(problem.answer)
-    said, right = final_answer(completion, len(lines) or 1), as_number(problem.answer)
+    """True if a completion's `final_answer` is the problem's answer, line by line (`comparable`).
+
+    For a row of Countdown, with a target and numbers and without an answer: if it is an expression, or an equation,
+    that uses each number once and equals the target.
+    """
+    if not problem.answer and is_game(problem.data):
+        return is_solution(problem, left_of_equals(completion))
+    right, lines = as_number(problem.answer), _lines(problem.answer)
     if right is not None:
-        return as_number(said) == right
-    return bool(lines) and _lines(said) == lines
+        return as_number(final_answer(completion)) == right
+    return bool(lines) and _lines(final_answer(completion, len(lines), words=True)) == lines
 
 
-def _lines(answer: str) -> list[str]:
-    """The lines of an answer that are not blank, in lower case and with single spaces."""
-    return [" ".join(line.split()).casefold() for line in answer.split("\n") if line.strip()]
+def _lines(answer: str) -> list[Any]:
+    """The lines of an answer that are not blank, in a form that is equal for equal answers."""
+    return [comparable(line) for line in answer.split("\n") if line.strip()]
 
 
 @names_habits("argument")
@@ -79,7 +85,9 @@ class RowsTask:
         held_out_rows: rows for evaluation, such as a data set's test split. Then all of `rows` are for training, except
             those with the same prompts (with `environment_factory`: all of them). With `[]` nothing is held out, and
             there is nothing to evaluate on.
-        prompt, answer: the columns' names; by default the first existing one of `PROMPTS` and of `ANSWERS`.
+        prompt, answer: the columns' names; by default the first existing one of `PROMPTS` and of `ANSWERS`. The target
+            of a row with a `target` and a list `nums` or `numbers` is not its answer: it is a game of Countdown
+            (`same_answer`).
         system: the system prompt of chats: for rows that are chats without one, and for other rows after `in_chat`.
         max_completion_length: in tokens; by default 256, and 1,024 in a chat with thinking.
         tools: functions that the model may call (mlx_grpo_kit/tasks/tools.py).
@@ -298,6 +306,8 @@ class _Reader(NamedTuple):
 
     def _answer_of(self, row: Mapping[str, Any], where: str) -> str:
         """The row's answer; '' for a row that has none and needs none."""
+        if not self.answer and is_game(row) and not any(each in row for each in ANSWERS[:-1]):
+            return ""  # the target is not the answer
         if self.needs_answer or self.answer:
             return _answer(row[_column(row, where, "answer", self.answer, ANSWERS)], where)
         found = next((row[each] for each in ANSWERS if each in row), "")
@@ -310,7 +320,7 @@ def _doubts(problems: Sequence[Problem], name: str, judges: bool, rewards: bool)
     """Warnings about rows that the default `same_answer`, or the default reward, would misjudge."""
     if not (judges or rewards):
         return
-    if lacking := sum(not problem.answer for problem in problems):
+    if lacking := sum(not (problem.answer or is_game(problem.data)) for problem in problems):
         yield (
             f"{lacking} of {len(problems)} rows of {name} have no answer, and is_correct is not set: accuracy counts "
             "every completion of these as wrong. Watch the reward, or set is_correct=..."

@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 
-from mlx_grpo_kit.tasks.answers import as_expression, as_number, final_answer, without_thoughts
+from mlx_grpo_kit.tasks.answers import as_expression, as_number, comparable, final_answer, without_thoughts
 
 ANSWERS = {
     "46": "46",
@@ -43,7 +43,29 @@ ANSWERS = {
     "</answer><answer>46": "</answer><answer>46",
     "\\boxed{\\frac{1}\n{2}}": r"\frac{1} {2}",
     "so\n\n46\n \n": "46",
+    "#### 46\nThat is it.": "46",
+    "#### 46 apples": "46",
+    "#### 46, as I said.\nDone": "46",
+    "#### 12 + 34 = 46 apples\nDone": "46",
+    "#### **46**\n\nIs it?": "**46**",
+    "#### -$5 per day\nDone": "-$5",
+    "#### 45\n#### 46\nDone": "46",
+    "#### 46 or 47\n#### 48": "48",
+    "#### 46\n\\boxed{47}": "47",
+    "#### (1, 2)\nDone": "(1, 2)",
+    "#### \\frac{1}{2}\nDone": r"\frac{1}{2}",
+    "#### 1. Add\n46": "46",
+    "#### Step 2: add\n46": "46",
+    "#### 46 47": "46 47",
+    "#### 46 / 2": "46 / 2",
+    "#### 5*3+9": "5*3+9",
+    "<think>#### 45\n</think>#### 46\nDone": "46",
 }
+
+
+def test_words_after_a_number():
+    assert final_answer("#### 46 apples\nDone", words=True) == "46 apples"
+    assert final_answer("#### 5*3+9 = 24, and so on", words=True) == "5*3+9 = 24, and so on"
 
 
 @pytest.mark.parametrize(("text", "answer"), ANSWERS.items(), ids=map(repr, ANSWERS))
@@ -94,6 +116,18 @@ NUMBERS = {
     **{"46%": 46, "46 %.": 46, r"$46\%$": 46, "**46%**": 46, "+.5/2": Fraction(1, 4)},
     **{"1e16": 10**16, "5e-05": Fraction(1, 20_000), "-1.5E+2": -150, ".5e1": 5, "1,000e-3": 1},
     **{"$72": 72, "$1,000$": 1000, "**46**": 46, r"\(46\)": 46},
+    **{"-$5": -5, "$-5": -5, r"-\$5": -5, r"\$-5": -5, r"$-\$5$": -5, "\u2212$5": -5, "- $ 5": -5, "+$5": 5, "$+5": 5},
+    **{r"\$72": 72, r"$\$72$": 72, r"72\$": 72, "72 \u20ac": 72, "\u20ac72": 72, "-\u00a372.50.": -Fraction(145, 2)},
+    **{
+        r"72\%": 72,
+        "`72`": 72,
+        r"\[72\]": 72,
+        "**72.**": 72,
+        "$72.$": 72,
+        "$72$.": 72,
+        r"$\frac{3}{4}$.": Fraction(3, 4),
+    },
+    **{"1{,}000": 1000, r"1,\!000": 1000, r"1\,000": 1000, r"\$1,000.00": 1000, r"\tfrac{3}{4}": Fraction(3, 4)},
 }
 
 
@@ -108,13 +142,43 @@ NONE = [
     *("1,00", "10,00,000", ",100", "1,000,", ".", "..", "1..", ".5.5", "%", "%46", "46%%", "4_6", "46\0", "1e9999"),
     *("1e", "e5", "1e+", "1e5.0", "1e5/2", "1/2e5", "2e 5"),
     *("inf", "nan", "1/0", "1/0.0", r"\frac{1}{0}", "\u0663", "4\u00b2", "\ud80046", "\u00a046", "\u201446", "9" * 65),
+    *("-$-5", "$--5", "--$5", "$", "-$", r"\$", "$5$5", "5$5", "(5)", r"\$\$\$\$5 6", "5 dollars"),
     "1" * 1_000_000,
+    r"\$" * 400_000,
 ]
 
 
 @pytest.mark.parametrize("text", NONE, ids=lambda text: repr(text[:20]))
 def test_no_numbers(text):
     assert as_number(text) is None
+
+
+EQUAL = [
+    ["(1, 2)", "(1,2)", "( 1 , 2 )", r"\left(1, 2\right)", "(1.0, 4/2)", "$(1,2)$.", "**(1,2)**", "(x, y) = (1, 2)"],
+    ["[1, 2]", "[1,2]", r"\left[ 1, 2 \right]"],
+    [r"\{1, 2\}", r"$\{1,2\}$", "{1, 2}"],
+    ["(2, 1)"],
+    ["(1, 2, 3)", r"\(\left(1,2,3\right)\)"],
+    ["(1,234)", "(1, 234)"],
+    ["1234", "1,234", "$1,234"],
+    [r"(-\infty, 3]", r"(-\infty,3]", r"\left( -\infty , 3.0 \right]"],
+    ["((1,2),(3,4))", "((1, 2), (3, 4))"],
+    ["Paris", "paris.", "**Paris**"],
+    ["a, b", "a,b"],
+    ["1/2", "0.5", r"\frac{1}{2}"],
+    ["a/b"],
+    ["("],
+    [""],
+]
+
+
+def test_answers_that_are_compared():
+    forms = [[comparable(text) for text in texts] for texts in EQUAL]
+    for number, (first, *others) in enumerate(forms):
+        assert others == [first] * len(others), EQUAL[number]
+        assert all(first != other for other, *_ in forms[:number]), EQUAL[number]
+    for part in ("(", "1,", "()", "=", ")(", "\\left", "$"):
+        comparable(part * 100_000)
 
 
 def test_expressions():

@@ -485,3 +485,47 @@ def test_a_missing_file_is_named_with_what_is_expected(tmp_path):
         FileNotFoundError, match=r"There is no file .*nowhere\.jsonl; expected a file with a JSON object"
     ):
         RowsTask.from_file(tmp_path / "nowhere.jsonl")
+
+
+@pytest.mark.parametrize("name", ["nums", "numbers"])
+def test_rows_of_countdown_are_judged_by_the_target(name):
+    """The columns of Countdown-Tasks-3to4."""
+    rows = [{"prompt": f"{n}: make 98 from 44, 19 and 35.", "target": 98, name: [44, 19, 35]} for n in range(20)]
+    task = RowsTask(rows)
+    problem = task.held_out(1)[0]
+    right = [
+        "44+19+35",
+        "<answer>(44 + 19) + 35 = 98</answer>",
+        "<think>x</think>\n\\boxed{35+19+44}",
+        "#### 44+19+35\n",
+    ]
+    wrong = [
+        "98",
+        "<answer>98</answer>",
+        "44+19+35 = 97",
+        "44+54",
+        "<think>44+19+35",
+        "98 = 98",
+        "9**9**9",
+        "(" * 10_000,
+    ]
+    for judged in (task, task.in_chat()):
+        assert [judged.is_correct(problem, text) for text in right + wrong] == [True] * 4 + [False] * 8
+        [function] = judged.reward_funcs
+        assert function([problem] * 12, right + wrong) == [1.0] * 4 + [0.0] * 8
+    given = RowsTask(rows, answer="target").held_out(1)[0]
+    assert task.is_correct(given, "98")
+    others = [{"prompt": f"{n}?", "target": 98, name: "44 19"} for n in range(20)]
+    assert RowsTask(others).is_correct(RowsTask(others).held_out(1)[0], "98")
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [("...\n#### 42", "#### 42\nThat is it."), ("42", "#### $42 a day"), ("(1, 2)", r"so \boxed{(1,2)}."),
+     ("-5", "-$5"), ("#### 42 apples", "#### 42 apples\nDone"), ("42 apples", "<answer>42 apples</answer>"), (r"\$72", "72")],
+)  # fmt: skip
+def test_answers_in_other_notations(answer, said):
+    task = RowsTask([{"question": f"{n}?", "answer": answer} for n in range(2)])
+    problem = task.held_out(1)[0]
+    assert task.is_correct(problem, said)
+    assert not task.is_correct(problem, said.replace("2", "3").replace("5", "6"))
