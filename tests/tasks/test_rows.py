@@ -522,7 +522,8 @@ def test_rows_of_countdown_are_judged_by_the_target(name):
 @pytest.mark.parametrize(
     ("answer", "said"),
     [("...\n#### 42", "#### 42\nThat is it."), ("42", "#### $42 a day"), ("(1, 2)", r"so \boxed{(1,2)}."),
-     ("-5", "-$5"), ("#### 42 apples", "#### 42 apples\nDone"), ("42 apples", "<answer>42 apples</answer>"), (r"\$72", "72")],
+     ("-5", "-$5"), ("#### 42 apples", "#### 42 apples\nDone"), ("42 apples", "<answer>42 apples</answer>"),
+     (r"\$72", "72")],
 )  # fmt: skip
 def test_answers_in_other_notations(answer, said):
     task = RowsTask([{"question": f"{n}?", "answer": answer} for n in range(2)])
