@@ -1,7 +1,9 @@
 """Chapter 18 against torch and transformers, answers in other styles, and the claims of its prose."""
 
 import itertools
+import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import numpy as np
@@ -81,6 +83,27 @@ def test_the_claims_of_the_prose_hold():
     config, params = load_pretrained(TINY)
     trainer = GRPOTrainer(config, params, load_tokenizer(TINY), Addition())
     assert trainer.snapshot().nbytes == 3 * sum(value.nbytes for value in params.values())
+
+
+def cell_of(id):
+    [cell] = [cell for cell in nbformat.read(NOTEBOOK, as_version=4).cells if cell.id == f"18-{id}"]
+    return cell
+
+
+def stored_text(id):
+    return "\n".join(each.get("text") or each.data.get("text/plain", "") for each in cell_of(id).outputs)
+
+
+def test_the_text_describes_the_stored_run():
+    shown, told = stored_text("run-exam"), cell_of("run-notes").source
+    fifths = re.search(r"mean of each fifth of the run: (.*);", shown)[1].split()
+    assert f"in the first fifth of the run and in the last, {float(fifths[0]):.1f} and {float(fifths[-1]):.1f}" in told
+    assert max(map(float, fifths)) < 1.3 * min(map(float, fifths))
+    [(shortened, steps)] = re.findall(r"shortened to 1 in (\d+) of (\d+) steps", shown)
+    assert f"in {shortened} of the {steps} steps" in told
+    assert round(10 * int(shortened) / int(steps)) == 7  # "seven of ten steps"
+    taught, rows = map(int, re.match(r".*?(\d+) of (\d+) rows teach", stored_text("ex3-use"), re.DOTALL).groups())
+    assert taught < rows == 128, "a batch in which the exercise makes a difference"
 
 
 # Answers in other styles.
@@ -182,8 +205,9 @@ def step_in_other_words(parts, params, step):
     metrics = dict(reward=np.mean(rewards), teaching=len(rows) / len(asked))
     if not rows:
         return params, metrics
+    num_items = len(list(itertools.chain.from_iterable(answers)))
     asked, answers, pushes = zip(*((asked[row], answers[row], pushes[row]) for row in rows), strict=True)
-    return [parts.learn(params, list(asked), list(answers), list(pushes)), metrics]
+    return [parts.learn(params, list(asked), list(answers), list(pushes), num_items), metrics]
 
 
 def train_by_range(take_step, state, max_steps):
@@ -247,8 +271,12 @@ def seed_to_the_power(sample, seed, step, num_questions, group_size):
     return [each for each in sample(np.random.default_rng(seed**step), num_questions) for _ in range(group_size)]
 
 
-def ten_seeds_apart(sample, seed, step, num_questions, group_size):
-    return [each for each in sample(np.random.default_rng(10 * seed + step), num_questions) for _ in range(group_size)]
+def seeded(make_seed):
+    def questions(sample, seed, step, num_questions, group_size):
+        rng = np.random.default_rng(make_seed(seed, step))
+        return [each for each in sample(rng, num_questions) for _ in range(group_size)]
+
+    return questions
 
 
 def either_way_round(sample, seed, step, num_questions, group_size):
@@ -262,6 +290,54 @@ def an_iterator(sample, seed, step, num_questions, group_size):
 
 def ids_in_float(prompts, completions):
     return tuple(np.array(each, np.float64) for each in chapter.make_batch(prompts, completions))
+
+
+def ids_as(dtype):
+    def batch(prompts, completions):
+        ids, mask, counts = chapter.make_batch(prompts, completions)
+        return np.array(ids).astype(dtype), mask, counts
+
+    return batch
+
+
+def cut_at(length):
+    return lambda prompts, completions: chapter.make_batch(prompts, [each[:length] for each in completions])
+
+
+def teaches_if(test):
+    def rows_that_teach(rewards, size):
+        groups = np.reshape(rewards, (-1, size)).tolist()
+        return [number * size + place for number, each in enumerate(groups) if test(each) for place in range(size)]
+
+    return rows_that_teach
+
+
+def log_ratio_within(bound):
+    def learn(params, logps_of, loss_of, update, num_iterations):
+        def bounded(logps, old_logps):
+            return loss_of(old_logps + mx.clip(logps - old_logps, -bound, bound), old_logps)
+
+        return chapter.learn(params, logps_of, bounded, update, num_iterations)
+
+    return learn
+
+
+def short_gradients(params, logps_of, loss_of, update, num_iterations):
+    def shortened(params, grads):
+        return update(params, {name: mx.clip(each, -1, 1) for name, each in grads.items()})
+
+    return chapter.learn(params, logps_of, loss_of, shortened, num_iterations)
+
+
+def at_most(iterations):
+    return lambda *arguments: chapter.learn(*arguments[:4], min(arguments[4], iterations))
+
+
+def rate_as(rate):
+    def learning_rate(step, max_steps, peak, warmup_steps):
+        return rate(step, max_steps, peak, warmup_steps)
+
+    return learning_rate
 
 
 def rows_with_an_advantage(rewards, group_size):
@@ -353,7 +429,20 @@ def learns_always(parts, params, step):
     asked = parts.questions(step)
     answers = parts.write(params, asked, step)
     rewards = parts.reward(asked, answers)
-    return parts.learn(params, asked, answers, parts.advantages(rewards)), {"reward": np.mean(rewards), "teaching": 1.0}
+    after = parts.learn(params, asked, answers, parts.advantages(rewards), sum(map(len, answers)))
+    return after, {"reward": np.mean(rewards), "teaching": 1.0}
+
+
+def learns_group_by_group(parts, params, step):
+    def learn(params, *rows_and_tokens):
+        *rows, num_items = rows_and_tokens
+        for start in range(0, len(rows[0]), parts.group_size):
+            params = parts.learn(params, *(each[start : start + parts.group_size] for each in rows), num_items)
+        return params
+
+    one_by_one = SimpleNamespace(**{name: getattr(parts, name) for name in dir(parts) if name[0] != "_"})
+    one_by_one.learn = learn
+    return chapter.grpo_step(one_by_one, params, step)
 
 
 def advantages_after_filtering(parts, params, step):
@@ -363,7 +452,7 @@ def advantages_after_filtering(parts, params, step):
     rows = parts.rows_that_teach(rewards)
     kept = [[each[row] for row in rows] for each in (asked, answers, rewards)]
     if rows:
-        params = parts.learn(params, *kept[:2], parts.advantages(kept[2]))
+        params = parts.learn(params, *kept[:2], parts.advantages(kept[2]), sum(map(len, answers)))
     return params, {"reward": sum(rewards) / len(rewards), "teaching": len(rows) / len(rewards)}
 
 
@@ -374,8 +463,34 @@ def advantages_after_filtering(parts, params, step):
         (1, one_generator, "keeps its state between calls"),
         (1, either_way_round, "change places"),
         (1, an_iterator, "which is not a list"),
-        (1, seed_to_the_power, "the same questions for step 0 of seed 0 as for step 0 of seed 1"),
-        (1, ten_seeds_apart, "the same questions for step 10 of seed 0 as for step 0 of seed 1"),
+        (1, seed_to_the_power, "the same questions for step 1 of seed 1 as for step 0 of seed 1"),
+        *(
+            (1, seeded(lambda seed, step, much=much: much * seed + step), "the same questions for step")
+            for much in (2, 10, 31, 251, 997, 4096, 10_000, 2**16, 100_000)
+        ),
+        (1, seeded(lambda seed, step: int(f"{seed}{step}")), "for step 10 of seed 0 as for step 0 of seed 1"),
+        (1, seeded(lambda seed, step: seed ^ (step << 3)), "for step 0 of seed 8 as for step 1 of seed 0"),
+        (1, seeded(lambda seed, step: [seed, step % 1000]), "for step 1000 of seed 0 as for step 0 of seed 0"),
+        (1, seeded(lambda seed, step: [seed % 100, step]), "for step 0 of seed 100 as for step 0 of seed 0"),
+        (1, seeded(lambda seed, step: [seed, step // 2]), "the same questions for step"),
+        (1, seeded(lambda seed, step: abs(hash((str(seed), step)))), "another value in every process"),
+        (2, ids_as(np.int8), "expected array([[151643, 5"),
+        (2, ids_as(np.int16), "65,535"),
+        (2, ids_as(np.uint16), "65,535"),
+        (2, cut_at(5), "gave"),
+        (2, cut_at(32), "gave"),
+        (3, teaches_if(lambda group: max(group) - min(group) > 1e-12), "with a tolerance"),
+        (3, teaches_if(lambda group: len({round(each, 9) for each in group}) > 1), "with a tolerance"),
+        (3, teaches_if(lambda group: sum(group) != len(group) * group[0]), "gave"),
+        (3, teaches_if(lambda group: group[0] != group[-1]), "gave"),
+        (3, teaches_if(lambda group: len({*group[:4]}) > 1), "gave"),
+        (4, log_ratio_within(2), "gave"),
+        (4, short_gradients, "gave"),
+        (4, at_most(4), "gave"),
+        (5, rate_as(lambda *settings: max(chapter.learning_rate(*settings), 1e-5)), "expected 3.2e-06"),
+        (5, rate_as(lambda *settings: min(chapter.learning_rate(*settings), 2.0)), "expected 26"),
+        (5, rate_as(lambda step, most, peak, warmup: chapter.learning_rate(step, most, peak, min(warmup, 12))), "gave"),
+        (7, learns_group_by_group, "gave"),
         (2, ends_at_the_first_one, "expected"),
         (4, updates_what_it_was_given, "work on a copy"),
         (6, four_at_once, "at most 2 do"),
@@ -395,7 +510,7 @@ def advantages_after_filtering(parts, params, step):
         (6, answers_judged_alone, "gave 0, expected 0.5"),
         (6, counts_correct_words, "gave 1, expected 0.5"),
         (7, advantages_after_filtering, "Compute them from all rewards"),
-        (7, learns_always, "expected (0.706907, reward: 0.125, teaching: 0.25)"),
+        (7, learns_always, "there are rows of a group that teaches nothing"),
         (8, returns_everything, "needs an iterator"),
         (8, says_nothing, "None, but"),
         (8, eager, "before the caller asked"),

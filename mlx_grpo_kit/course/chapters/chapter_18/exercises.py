@@ -1,6 +1,8 @@
 """Exercises of notebook 18: GRPO training."""
 # ruff: noqa: B905 (solutions are written as a beginner would write them)
 
+from unittest import mock
+
 import numpy as np
 
 from mlx_grpo_kit.course.chapters.chapter_13.exercises import left_pad
@@ -27,6 +29,24 @@ def questions(sample, seed, step, num_questions, group_size):
     return [question for question in sample(rng, num_questions) for _ in range(group_size)]
 
 
+# (seed, step): a rule that makes one number of the two repeats itself in here, at the latest for M * seed + step with
+# M = 10,000. The differences between the steps of seeds 0 and 1 are all numbers up to there.
+STEPS = (
+    *((3, 7), (3, 8), (4, 7), (2, 8), (7, 3)),
+    *((1, step) for step in range(100)),
+    *((0, step) for step in (*range(100), *range(100, 10_001, 100), 2**16, 10**5)),
+    *((seed, step) for seed in (2, 4, 5, 6, 8, 9, 10, 16, 64, 100, 128, 1000, 1024) for step in range(4)),
+)
+
+
+def _elsewhere(value):
+    """`hash` as another process computes it: with other results for strings."""
+    return OWN_HASH(("elsewhere", value) if "'" in repr(value) else value)
+
+
+OWN_HASH = hash
+
+
 def _ask(function, num_questions, group_size):
     """Return the order of a step's questions, or a `Told` if they depend on anything but seed and step."""
     counts = []  # one per call
@@ -46,12 +66,16 @@ def _ask(function, num_questions, group_size):
         return first
     if first != again:
         return Told("different questions when it was asked for the same step again")
-    for seed, step in ((3, 8), (4, 7), (2, 8), (7, 3)):
-        if ask(seed, step) == first:
-            return Told(f"the same questions for step {step} of seed {seed} as for step 7 of seed 3")
-    for step in (0, 1, 10, 100, 1000):  # a formula that makes one number of the two repeats itself somewhere
-        if ask(0, step) == ask(1, 0):
-            return Told(f"the same questions for step {step} of seed 0 as for step 0 of seed 1")
+    with mock.patch("builtins.hash", _elsewhere):
+        if ask(3, 7) != first:
+            return Told("different questions for the same step in another process")
+    found = {}
+    for seed, step in STEPS:
+        before = found.setdefault(str(ask(seed, step)), (seed, step))
+        if before != (seed, step):
+            return Told(
+                f"the same questions for step {step} of seed {seed} as for step {before[1]} of seed {before[0]}"
+            )
     names = {name: place for place, name in enumerate(dict.fromkeys(first))}
     return [names[name] for name in first], count
 
@@ -121,6 +145,16 @@ QUESTIONS = Exercise(
             message=(
                 "With the sum, step 8 of seed 3 is step 7 of seed 4: the runs of neighbouring seeds share their "
                 "questions."
+            ),
+            hint=2,
+        ),
+        Slip(
+            "hash of a text",
+            "- rng = np.random.default_rng([seed, step])",
+            '+ rng = np.random.default_rng(abs(hash(f"{seed}-{step}")))',
+            message=(
+                "Python's `hash` of a string has another value in every process, so after a restart of the kernel the "
+                "same seed and step would ask other questions."
             ),
             hint=2,
         ),
@@ -232,6 +266,8 @@ BATCH = Exercise(
         ([[5, 0], [3]], [[0, 0], [2, 0, 0, 1]]),
         ([[4]], [[1]]),
         ([[4], [1, 2]], [[1, 0, 5], [3]]),  # no id marks the end of every answer
+        ([[151643, 5], [0, 3]], [[151645], [70000, 200]]),
+        ([[2] * 20, [3]], [[4], [5] * 40]),
         *drawn(3, _draw_rows),
     ),
     mistakes=(
@@ -298,6 +334,21 @@ BATCH = Exercise(
                 message="The prompts come first, then the completions.",
             ),
             Slip(
+                "ids of 8 bits",
+                "- return mx.concatenate([ids, rows], axis=1), mx.concatenate([mask, ones], axis=1), is_token",
+                "+ return mx.concatenate([ids, rows], axis=1).astype(mx.uint8), mx.concatenate([mask, ones], axis=1), is_token",  # noqa: E501
+                message=(
+                    "Large ids came back as other numbers, because the integers of your array are too small. Real "
+                    "vocabularies have more than 100,000 tokens: use int32."
+                ),
+            ),
+            Slip(
+                "ids of 16 bits",
+                "- return mx.concatenate([ids, rows], axis=1), mx.concatenate([mask, ones], axis=1), is_token",
+                "+ return mx.concatenate([ids, rows], axis=1).astype(mx.uint16), mx.concatenate([mask, ones], axis=1), is_token",  # noqa: E501
+                message="Ids above 65,535 do not fit into 16 bits, and Qwen3 has 151,936 of them: use int32.",
+            ),
+            Slip(
                 "a mask of P + T columns",
                 "- return mx.concatenate([ids, rows], axis=1), mx.concatenate([mask, ones], axis=1), is_token",
                 "+ return mx.concatenate([ids, rows], axis=1), mx.concatenate([mask, ones], axis=1), mx.concatenate([mx.zeros(ids.shape, dtype=mx.bool_), is_token], 1)",  # noqa: E501
@@ -358,6 +409,10 @@ TEACH = Exercise(
         ([0.0, 0.5, 1.0, 0.5, 0.5, 0.5], 3),
         ([2.0, 2.0001, 3.0, 3.0], 2),
         ([0.0, 0.0, 0.0], 3),
+        ([0.0, 1e-20, 0.0, -0.0], 2),
+        ([0.5, 0.0, 1.0, 1.0, 2.0, 1.0], 3),
+        ([1.0, 1.0, 1.0, 1.0, 0.0], 5),
+        ([1.0, 2.0], 1),
         *drawn(3, _draw_rewards),
     ),
     mistakes=slips(
@@ -421,6 +476,23 @@ TEACH = Exercise(
             hint=2,
         ),
         Slip(
+            "equal up to rounding",
+            "- if max(group) > min(group)",
+            "+ if not np.allclose(group, group[0])",
+            message=(
+                "You compare with a tolerance. How small a difference may be depends on the scale of the rewards, "
+                "which you do not know: compare exactly."
+            ),
+            hint=2,
+        ),
+        Slip(
+            "the mean against the first",
+            "- if max(group) > min(group)",
+            "+ if np.mean(group) != group[0]",
+            message="The mean of different rewards may equal the first of them, as in 0.5, 0, 1.",
+            hint=2,
+        ),
+        Slip(
             "indices of groups",
             "- number * group_size + place",
             "+ number",
@@ -439,8 +511,8 @@ TEACH = Exercise(
     run=lambda function, rewards, size: _plain(function(rewards, size)),
     explain=(
         "DAPO (Yu and others, 2025) calls this dynamic sampling, and also draws new groups to replace the ones it "
-        "leaves out. If you only leave them out, you save work; and if the loss divides by the number of tokens, the "
-        "remaining rows get larger steps."
+        "leaves out. If you only leave them out, you save work and change nothing else, as long as the loss is still "
+        "divided by the tokens of *all* rows."
     ),
 )
 
@@ -529,6 +601,8 @@ LEARN = Exercise(
         (Coins([0, 1, 1, 0], [1.0, -1.0, 0.5, -0.5]), [0.5, -0.25], 3),
         (Coins([1, 1, 0, 1], [2.0, 2.0, -2.0, 1.0]), [0.5, 0.0], 4),
         (Coins([0, 0, 1, 1], [-1.5, -1.0, 1.25, 1.0]), [1.0, -1.0], 2),
+        (Coins([1, 0, 0, 1], [0.5, 0.0, -0.5, 0.25]), [0.25, 0.0], 9),
+        (Coins([1, 1, 1, 0], [4.0, -1.0, 4.0, 0.0]), [3.0, -3.0], 5),  # a large gradient, and ratios far from 1
         *drawn(3, _draw_coins),
     ),
     mistakes=(
@@ -550,6 +624,24 @@ LEARN = Exercise(
         ),
         *slips(
             learn,
+            Slip(
+                "old ones renewed",
+                "- loss, grads = mx.value_and_grad(lambda params: loss_of(logps_of(params), old_logps))(params)",
+                "+ if len(losses) % 4 == 0:",
+                "+     old_logps = mx.stop_gradient(logps_of(params))",
+                "+ loss, grads = mx.value_and_grad(lambda params: loss_of(logps_of(params), old_logps))(params)",
+                message=(
+                    "The old log-probabilities were computed again after some updates. They belong to the draw, "
+                    "however many updates there are."
+                ),
+            ),
+            Slip(
+                "losses after the updates",
+                "- losses.append(loss.item())",
+                "+ losses.append(loss_of(logps_of(params), old_logps).item())",
+                message="Your losses are those *after* each update. Return the loss from just before it.",
+                hint=3,
+            ),
             Slip(
                 "gradient at the first parameters",
                 '  """(params after `num_iterations` updates from one batch, the loss before each of them)."""',
@@ -629,6 +721,10 @@ RATE = Exercise(
         (9, 10, 1.0, 3),
         (0, 1, 0.3, 0),
         (1, 2, 0.25, 1),
+        (249, 250, 8e-4, 0),
+        (30, 250, 1.0, 50),
+        (100, 357, 8e-4, 0),
+        (700, 1000, 30.0, 800),
         *drawn(4, lambda rng: (int(rng.integers(0, 20)), 20, float(rng.uniform(0.1, 2)), int(rng.integers(0, 12)))),
     ),
     mistakes=slips(
@@ -677,6 +773,13 @@ RATE = Exercise(
             "- return peak * (max_steps - step) / (max_steps - warmup_steps)",
             "+ return peak",
             message="The rate stays at the peak to the end.",
+            hint=3,
+        ),
+        Slip(
+            "a smallest rate",
+            "- return peak * (max_steps - step) / (max_steps - warmup_steps)",
+            "+ return peak * max((max_steps - step) / (max_steps - warmup_steps), 0.01)",
+            message="The rate stops falling near the end. It falls evenly to the last step, with no smallest rate.",
             hint=3,
         ),
     ),
@@ -827,8 +930,9 @@ def grpo_step(parts, params, step):
     rows = parts.rows_that_teach(rewards)
     metrics = {"reward": sum(rewards) / len(rewards), "teaching": len(rows) / len(rewards)}
     if rows:
+        num_items = sum(len(answer) for answer in answers)
         chosen = ([each[row] for row in rows] for each in (questions, answers, advantages))
-        params = parts.learn(params, *chosen)
+        params = parts.learn(params, *chosen, num_items)
     return params, metrics
 
 
@@ -843,11 +947,14 @@ STEP = Exercise(
     "filled in:\n"
     "\n"
     "- `parts.questions(step)`: a list with every group in a row\n"
-    "- `parts.write(params, questions, step)`: an answer to each question\n"
+    "- `parts.write(params, questions, step)`: an answer to each question, a list of tokens\n"
     "- `parts.reward(questions, answers)`: a list of numbers\n"
     "- `parts.advantages(rewards)`: one for each row, from the rewards of the whole batch\n"
     "- `parts.rows_that_teach(rewards)`: a list of indices\n"
-    "- `parts.learn(params, questions, answers, advantages)`: new parameters. It expects only the rows that teach.\n"
+    "- `parts.learn(params, questions, answers, advantages, num_items)`: new parameters, from one update. It expects "
+    "only the rows that teach, and divides the sum of their token losses by `num_items`: the number of tokens in *all* "
+    "answers of the batch, as in 16.9. The rows that teach nothing add 0 to the sum, but their tokens count in the "
+    "denominator.\n"
     "\n"
     "`parts.learn` cannot learn from an empty batch: if no row teaches, the parameters stay as they are. Return a "
     'tuple: the parameters, and a dictionary with `"reward"`, the mean reward of *all* answers, and `"teaching"`, '
@@ -857,7 +964,8 @@ STEP = Exercise(
     solution=grpo_step,
     hints=(
         "One line per part, in the order of the text: questions, answers, rewards, advantages, rows.",
-        "`learn` gets three lists with the same rows: `[answers[row] for row in rows]`, and so on.",
+        "`learn` gets three lists with the same rows: `[answers[row] for row in rows]`, and so on. `num_items` is "
+        "`sum(len(answer) for answer in answers)`, from the answers before any were left out.",
         "The metrics are about all answers: compute them from `rewards`, not from the remaining rows.",
     ),
     cases=(
@@ -881,16 +989,16 @@ STEP = Exercise(
         Slip(
             "all advantages",
             "- chosen = ([each[row] for row in rows] for each in (questions, answers, advantages))",
-            "+ chosen = ([each[row] for row in rows] for each in (questions, answers)), advantages",
+            "+ chosen = (*([each[row] for row in rows] for each in (questions, answers)), advantages)",
             message="`learn` got the chosen questions and answers, but the advantages of all rows.",
             hint=2,
         ),
         Slip(
             "the first advantages",
             "- chosen = ([each[row] for row in rows] for each in (questions, answers, advantages))",
-            "- params = parts.learn(params, *chosen)",
+            "- params = parts.learn(params, *chosen, num_items)",
             "+ chosen = ([each[row] for row in rows] for each in (questions, answers))",
-            "+ params = parts.learn(params, *chosen, advantages[: len(rows)])",
+            "+ params = parts.learn(params, *chosen, advantages[: len(rows)], num_items)",
             message=(
                 "Those are the *first* advantages, which no longer belong to the answers. Choose the same rows of all "
                 "three lists."
@@ -923,9 +1031,9 @@ STEP = Exercise(
         Slip(
             "advantages of the rows that teach",
             "- chosen = ([each[row] for row in rows] for each in (questions, answers, advantages))",
-            "- params = parts.learn(params, *chosen)",
+            "- params = parts.learn(params, *chosen, num_items)",
             "+ chosen = ([each[row] for row in rows] for each in (questions, answers))",
-            "+ params = parts.learn(params, *chosen, parts.advantages([rewards[row] for row in rows]))",
+            "+ params = parts.learn(params, *chosen, parts.advantages([rewards[row] for row in rows]), num_items)",
             message="The advantages were computed from the rows that teach. They may depend on the whole batch: "
             '`scale_rewards="batch"` divides by the standard deviation of all rewards. Compute them from all rewards, '
             "then leave rows out.",
@@ -945,8 +1053,8 @@ STEP = Exercise(
         ),
         Slip(
             "old parameters",
-            "- params = parts.learn(params, *chosen)",
-            "+ parts.learn(params, *chosen)",
+            "- params = parts.learn(params, *chosen, num_items)",
+            "+ parts.learn(params, *chosen, num_items)",
             message="`learn` returns new parameters, but the old ones were returned.",
         ),
         Slip(
@@ -955,6 +1063,49 @@ STEP = Exercise(
             '+ metrics = {"reward": sum(rewards) / len(rewards), "teaching": len(rows)}',
             message='`"teaching"` is a share: divide by the number of rows.',
             hint=3,
+        ),
+        Slip(
+            "no num_items",
+            "- params = parts.learn(params, *chosen, num_items)",
+            "+ params = parts.learn(params, *chosen)",
+            message="`learn` also takes `num_items`, the number of tokens in all answers.",
+            hint=2,
+        ),
+        Slip(
+            "tokens of the rows that teach",
+            "- num_items = sum(len(answer) for answer in answers)",
+            "+ num_items = sum(len(answers[row]) for row in rows)",
+            message=(
+                "`num_items` counts only the tokens of the rows that teach. The update then grows with every row that "
+                "is left out, although such a row says nothing. Count the tokens of all answers."
+            ),
+            hint=2,
+        ),
+        Slip(
+            "rows instead of tokens",
+            "- num_items = sum(len(answer) for answer in answers)",
+            "+ num_items = len(answers)",
+            message="`num_items` is the number of answers. Count their tokens.",
+            hint=2,
+        ),
+        Slip(
+            "tokens of rows with an advantage",
+            "- num_items = sum(len(answer) for answer in answers)",
+            "+ num_items = sum(len(answer) for answer, push in zip(answers, advantages) if push)",
+            message=(
+                "`num_items` leaves out the tokens of answers with advantage 0. They add nothing to the sum, but they "
+                "count in the denominator."
+            ),
+            hint=2,
+        ),
+        Slip(
+            "rows with an advantage",
+            "- rows = parts.rows_that_teach(rewards)",
+            "+ rows = [row for row, push in enumerate(advantages) if push]",
+            message=(
+                "You chose the rows whose advantage is not 0. A row whose reward equals the mean of its group is one "
+                "of a group that teaches: take what `parts.rows_that_teach` returns."
+            ),
         ),
     ),
 )

@@ -117,50 +117,64 @@ def follow(train: Any, start: int, max_steps: int, leave_after: int | None, fail
 class Parts:
     """The parts of a step, for a policy that is one number. Advantages are scaled by the whole batch."""
 
-    group_size = 2
+    group_size = 3
 
     def __init__(self, asked: list[list[int]]):
         self.asked = asked  # the questions of each step
 
     def questions(self, step: int) -> list[int]:
-        """The questions of a step, each twice in a row."""
+        """The questions of a step, each three times in a row."""
         return [question for question in self.asked[step] for _ in range(self.group_size)]
 
-    def write(self, params: float, questions: list[int], step: int) -> list[int]:
-        """An answer to each question; another step gives other answers."""
-        return [question + int(params) + (row * row + step) % 3 for row, question in enumerate(questions)]
+    def write(self, params: float, questions: list[int], step: int) -> list[list[int]]:
+        """An answer of one to four tokens to each question; another step gives other answers."""
+        numbers = [question + int(params) + row * row // 2 + step for row, question in enumerate(questions)]
+        return [[number] * (1 + number % 4) for number in numbers]
 
-    def reward(self, questions: list[int], answers: list[int]) -> list[float]:
-        """1 for an answer that is divisible by three, otherwise 0; for question 9 always 0.5."""
+    def reward(self, questions: list[int], answers: list[list[int]]) -> list[float]:
+        """0, 0.5 or 1, from the remainder of the first token divided by three; for question 9 always 0.5."""
         return [
-            0.5 if question == 9 else float(answer % 3 == 0)
-            for question, answer in zip(questions, answers, strict=True)
+            0.5 if question == 9 else answer[0] % 3 / 2 for question, answer in zip(questions, answers, strict=True)
         ]
+
+    def _groups(self, rewards: list[float]) -> list[list[float]]:
+        return [rewards[start : start + self.group_size] for start in range(0, len(rewards), self.group_size)]
 
     def advantages(self, rewards: list[float]) -> list[float]:
         """Rewards minus the mean of their group, divided by the standard deviation of all rewards.
 
         That is `scale_rewards="batch"`, so leaving rows out first gives other advantages.
         """
-        means = [(rewards[row - row % 2] + rewards[row - row % 2 + 1]) / 2 for row in range(len(rewards))]
         spread = float(np.std(rewards, ddof=1)) if rewards else 0.0
-        return [(reward - mean) / (spread + 1e-4) for reward, mean in zip(rewards, means, strict=True)]
+        return [
+            (reward - sum(group) / len(group)) / (spread + 1e-4) for group in self._groups(rewards) for reward in group
+        ]
 
     def rows_that_teach(self, rewards: list[float]) -> list[int]:
-        """The rows of groups with two different rewards."""
-        return [row for row in range(len(rewards)) if rewards[row - row % 2] != rewards[row - row % 2 + 1]]
+        """The rows of groups with at least two different rewards."""
+        teaches = [max(group) > min(group) for group in self._groups(rewards) for _ in group]
+        return [row for row, does in enumerate(teaches) if does]
 
-    def learn(self, params: float, questions: list[int], answers: list[int], advantages: list[float]) -> float:
-        """New parameters."""
+    def learn(
+        self,
+        params: float,
+        questions: list[int],
+        answers: list[list[int]],
+        advantages: list[float],
+        num_items: int,
+    ) -> float:
+        """New parameters. The second of two updates differs from the first, so several do not add up to one."""
         if not len(questions) == len(answers) == len(advantages):
             raise ValueError(f"{len(questions)} questions, {len(answers)} answers and {len(advantages)} advantages")
         if not questions:
             raise ValueError("there is no row to learn from")
+        if not all(map(any, self._groups(advantages))):
+            raise ValueError("there are rows of a group that teaches nothing")
         moves = (
-            advantage * (answer - question / 8)
+            advantage * (sum(answer) - question / 8) * (1 + params / 8)
             for question, answer, advantage in zip(questions, answers, advantages, strict=True)
         )
-        return params + sum(moves) / len(answers)
+        return params + sum(moves) / num_items
 
     def __repr__(self) -> str:
         return f"parts with the questions {self.asked}"
