@@ -13,6 +13,7 @@ from mlx_grpo_kit.grpo.checks import check_rewards, prompt_of_each
 from mlx_grpo_kit.grpo.config import GRPOConfig
 from mlx_grpo_kit.grpo.gradients import pad_logprobs
 from mlx_grpo_kit.grpo.logps import pad_batch
+from mlx_grpo_kit.grpo.part_checks import check_sampling_logps
 from mlx_grpo_kit.qwen3.config import Qwen3Config
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.tasks.task import Problem
@@ -38,6 +39,7 @@ def own_batch(
             f"top_entropy_quantile is {args.top_entropy_quantile}, which needs the entropies at sampling, and "
             "train_step does not have them. Leave it at 1."
         )
+    check_sampling_logps(args, "old_logprobs", old_logprobs is not None)
     prompts = prompt_of_each(prompt_tokens, completion_tokens, args.num_generations)
     pad_batch(config, prompts, completion_tokens)  # only for its checks
     check_rewards(rewards, completion_tokens)

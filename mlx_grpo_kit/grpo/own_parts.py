@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import wraps
-
-import numpy as np
+from dataclasses import dataclass, fields
 
 from mlx_grpo_kit.grpo.advantages import GroupAdvantages
-from mlx_grpo_kit.grpo.batch import Completions, Scores
 from mlx_grpo_kit.grpo.config import GRPOConfig
 from mlx_grpo_kit.grpo.learners import Learner, learner_class
 from mlx_grpo_kit.grpo.objectives import LossType
 from mlx_grpo_kit.grpo.optimizer import PolicyOptimizer
+from mlx_grpo_kit.grpo.part_checks import checked_advantages, checked_learner, checked_loss, checked_sampler
 from mlx_grpo_kit.grpo.policy import Policy
 from mlx_grpo_kit.grpo.rewards import TaskRewards
 from mlx_grpo_kit.grpo.sampler import PolicySampler, Sampler
@@ -55,35 +52,20 @@ class OwnParts:
         """The parts of a step: these, and the kit's parts for the rest."""
         length, world = sampler.max_completion_length, sampler.world
         loss = args.loss(length)
-        learner = self.learner or learner_class(args, policy.dtype, world.sharded)
+        if self.loss is not None:
+            loss = checked_loss(self.loss, loss)
+        learner = learner_class(args, policy.dtype, world.sharded)
+        if self.learner is not None:
+            learner = checked_learner(self.learner)
         if world.sharded and not learner.takes_parts:
             raise ValueError(
                 f"learner is {learner.__name__}, which needs whole parameters, and fsdp gives each process a part of "
                 "them. Make it a subclass of ShardedTorchLearner, or leave out one of the two."
             )
         return Parts(
-            sampler=self.sampler or sampler,
+            sampler=checked_sampler(self.sampler, policy.config, args, length) if self.sampler else sampler,
             rewards=TaskRewards(reward_funcs, args, length, world, warned_of),
-            advantages=_checked(self.advantages) if self.advantages else GroupAdvantages(args),
-            learner=learner(policy.config, args, replace(loss, loss_type=self.loss or loss.loss_type), world),
+            advantages=checked_advantages(self.advantages) if self.advantages else GroupAdvantages(args),
+            learner=learner(policy.config, args, loss, world),
             optimizer=optimizer,
         )
-
-
-def _checked(rule: Advantages) -> Advantages:
-    """`rule`, with a ValueError if it does not return rewards [N] and advantages."""
-
-    @wraps(rule)
-    def advantages(completions: Completions, scores: Scores) -> tuple[np.ndarray, np.ndarray]:
-        found, count = rule(completions, scores), len(completions)
-        if not (isinstance(found, tuple | list) and len(found) == 2 and np.shape(found[0]) == (count,)):
-            what = f"{len(found)} values" if isinstance(found, tuple | list) else type(found).__name__
-            if isinstance(found, tuple | list) and len(found) == 2:
-                what = f"rewards of shape {np.shape(found[0])}"
-            raise ValueError(
-                f"advantages= returned {what}; expected two arrays: rewards, of shape ({count},), and advantages, of "
-                f"shape ({count},) or ({count}, T) with one per token."
-            )
-        return found
-
-    return advantages

@@ -14,9 +14,11 @@ from mlx_grpo_kit.grpo import (
     Gradient,
     GRPOConfig,
     GRPOTrainer,
+    Learner,
     LossType,
     MLXAtOnce,
     Scores,
+    TrainingDivergedError,
     compute_loss_and_gradients,
     grpo_step,
     objectives,
@@ -253,3 +255,292 @@ def test_a_rule_that_returns_something_else_is_told_what_is_expected(make_traine
     )
     with pytest.raises(ValueError, match=f"{words}.*expected two arrays: rewards"):
         next(trainer.train(1))
+
+
+# What a part returns is checked, by name.
+
+
+def first_step(make_trainer, parts, **settings):
+    given = make_trainer(**settings)
+    trainer = GRPOTrainer(given.config, given.params, given.tokenizer, given.task, given.args, **parts(given))
+    before, step = arrays(trainer.params), next(trainer.train(1))
+    return trainer, before, step
+
+
+def refused(make_trainer, parts, message, **settings):
+    """The first step, or the trainer, raises this and changes nothing."""
+    given, made = make_trainer(**settings), []
+
+    def run():
+        args = (given.config, given.params, given.tokenizer, given.task, given.args)
+        made.append(GRPOTrainer(*args, **parts(given)))
+        next(made[0].train(1))
+
+    with pytest.raises((ValueError, TrainingDivergedError), match=message) as caught:
+        run()
+    for trainer in made:
+        assert trainer.step == 0
+        np.testing.assert_equal(arrays(trainer.params), arrays(given.params))
+    return caught.value
+
+
+def interleaved(drawn):
+    return drawn.rows([0, 4, 1, 5, 2, 6, 3, 7])
+
+
+def without(name):
+    return lambda drawn: replace(drawn, **{name: [[np.nan] * len(row) for row in drawn.logps]})
+
+
+def of_row(name, change, row=2):
+    """One row of a column is changed."""
+    return lambda drawn: replace(drawn, **{name: [change(each) if at == row else each for at, each in
+                                                  enumerate(getattr(drawn, name))]})  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "message", "settings"),
+    [
+        (interleaved, r"problems\[1\] is not problems\[0\]", {}),
+        (lambda drawn: replace(interleaved(drawn), problems=drawn.problems), r"prompts\[1\] is not prompts\[0\]", {}),
+        (lambda drawn: drawn.rows(range(4)), "There are 4, in groups of 4; expected 8: 2 groups", {}),
+        (lambda drawn: replace(drawn, num_generations=2), "There are 8, in groups of 2", {}),
+        (lambda drawn: drawn.completion_ids, "returned list; expected Completions", {}),
+        (lambda drawn: None, "returned NoneType; expected Completions", {}),
+        (without("entropies"), r"entropies\[0\] contains NaN, and top_entropy_quantile", {"top_entropy_quantile": 0.5}),
+        (without("logps"), "off_policy_mask_threshold is 0.5, which has no effect", {"off_policy_mask_threshold": 0.5}),
+        (without("logps"), "correction is 'token_mask', which", {"importance_sampling_correction": "token_mask"}),
+        (lambda drawn: replace(without("logps")(drawn), on_policy=False), r"logps\[0\] contains NaN", {}),
+        (of_row("logps", lambda row: [-value for value in row]), r"logps\[2\] contains .*expected log-prob", {}),
+        (of_row("logps", lambda row: [-np.inf] * len(row)), r"logps\[2\] contains -inf", {}),
+        (of_row("logps", lambda row: row[1:]), r"logps\[2\] has \d entries for a completion", {}),
+        (of_row("logps", lambda row: [*row, -1.0]), r"logps\[2\] has \d entries for a completion", {}),
+        (of_row("logps", lambda row: ["x"] * len(row)), "could not convert string to float", {}),
+        (of_row("entropies", lambda row: [-1.0] * len(row)), r"entropies\[2\] contains a number that is negative", {}),
+        (of_row("token_mask", lambda row: row[1:]), r"token_mask\[2\] has", {}),
+        (lambda drawn: replace(drawn, token_mask=[[False] * len(row) for row in drawn.logps]), "False everywhere", {}),
+        (of_row("completion_ids", lambda row: [10**6] * len(row)), r"completion_ids\[2\] is .*token ids from 0", {}),
+        (of_row("completion_ids", lambda row: [-1] * len(row)), r"completion_ids\[2\] is .*token ids from 0", {}),
+        (of_row("completion_ids", lambda row: [1.5] * len(row)), "interpreted as an integer", {}),
+        (of_row("prompt_ids", lambda row: [], row=0), r"prompts\[1\] is not", {}),
+        (of_row("texts", lambda text: text.encode()), r"texts\[2\] is of type bytes", {}),
+        (lambda drawn: replace(drawn, finished=[True] * 7), "'finished' has 7 rows", {}),
+        (of_row("completion_ids", lambda row: []), r"token_mask\[2\] has", {}),
+    ],
+)
+def test_completions_that_do_not_fit_are_refused(make_trainer, change, message, settings):
+    def parts(given):
+        draw = given.parts.sampler
+        return {"sampler": lambda policy, step, attempt=0, num_groups=None: change(draw(policy, step, attempt))}
+
+    error = refused(make_trainer, parts, message, **settings)
+    assert "sampler=" in str(error)
+
+
+def test_a_completion_that_is_too_long_is_refused(make_trainer):
+    def longer(drawn):
+        columns = [[[each[0]] * 50 for each in getattr(drawn, name)] for name in ("completion_ids", "token_mask",
+                                                                                  "logps", "entropies")]  # fmt: skip
+        names = ("completion_ids", "token_mask", "logps", "entropies")
+        return replace(drawn, **dict(zip(names, columns, strict=True)))
+
+    def parts(given):
+        return {"sampler": lambda policy, step: longer(given.parts.sampler(policy, step))}
+
+    refused(make_trainer, parts, r"completion_ids\[0\] has 50 tokens; expected at most")
+
+
+def test_a_sampler_may_return_arrays_and_use_its_lists_again(make_trainer):
+    """NumPy rows are the kit's lists, and what the sampler does to its lists later does not reach the batch."""
+    mine = []
+
+    def parts(given):
+        def sampler(policy, step, attempt=0, num_groups=None):
+            drawn = given.parts.sampler(policy, step, attempt, num_groups)
+            mine.append(replace(drawn, completion_ids=[np.array(row) for row in drawn.completion_ids],
+                                token_mask=[np.array(row) for row in drawn.token_mask],
+                                logps=[np.array(row, np.float32) for row in drawn.logps]))  # fmt: skip
+            return mine[-1]
+
+        return {"sampler": sampler}
+
+    trainer, _, step = first_step(make_trainer, parts)
+    ids = [[*row.completion_ids] for row in step.completions]
+    for row in mine[0].completion_ids:
+        row[:] = 0
+    plain = make_trainer()
+    expected = next(plain.train(1))
+    assert (
+        ids == [row.completion_ids for row in step.completions] == [row.completion_ids for row in expected.completions]
+    )
+    for name, value in arrays(plain.params).items():
+        np.testing.assert_allclose(arrays(trainer.params)[name], value, atol=1e-7)
+
+
+def test_advantages_may_come_from_one_buffer(make_trainer):
+    """The records of a step keep their numbers when the rule writes the next ones, or into what it was given."""
+    buffer = (np.zeros(8), np.zeros(8, np.float32))
+
+    def parts(given):
+        def rule(completions, scores):
+            buffer[0][:], buffer[1][:] = given.parts.advantages(completions, scores)
+            scores.values[:] = -7
+            return buffer
+
+        return {"advantages": rule}
+
+    _, _, step = first_step(make_trainer, parts)
+    advantages, rewards = ([getattr(row, name) for row in step.completions] for name in ("advantage", "reward"))
+    for each in buffer:
+        each[:] = 99
+    expected = next(make_trainer().train(1))
+    assert advantages == [row.advantage for row in expected.completions]
+    assert rewards == [row.reward for row in expected.completions]
+    assert [row.rewards for row in step.completions] == [row.rewards for row in expected.completions]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "advantages", "message"),
+    [
+        (np.full(8, np.inf), np.zeros(8), "returned the reward inf for completion 0"),
+        (["x"] * 8, np.zeros(8), "not two arrays of numbers"),
+        (np.zeros(8), [[1.0], [1.0, 2.0]] * 4, "not two arrays of numbers"),
+        (np.zeros(8), np.full(8, 1e39), "advantage of completion 0 is not finite"),
+        (np.zeros(8), np.zeros([8, 1, 1]), "advantages has shape"),
+        (np.zeros(8), None, "not two arrays of numbers|not finite|advantages has shape"),
+    ],
+)
+def test_advantages_that_are_no_numbers_are_refused(make_trainer, rewards, advantages, message):
+    refused(make_trainer, lambda given: {"advantages": lambda completions, scores: (rewards, advantages)}, message)
+
+
+def plainly(tokens, config):
+    return tokens.ratio * tokens.advantages, {}
+
+
+def a_loss(objective=plainly, weight=objectives.mean_over_batch_tokens):
+    return LossType(objective, weight, adds_up=True)
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        ("dapo", "loss= is 'dapo'; expected a LossType"),
+        (plainly, "loss= is .*; expected a LossType"),
+        (a_loss(lambda tokens, config: tokens.ratio), "returned array; expected a tuple"),
+        (a_loss(lambda tokens, config: (plainly(tokens, config)[0], None)), "returned tuple; expected a tuple"),
+        (a_loss(lambda tokens, config: (plainly(tokens, config)[0].sum(), {})), r"objective of loss= has shape \(\)"),
+        (a_loss(lambda tokens, config: (plainly(tokens, config)[0].T, {})), r"objective of loss= has shape \(4, 3\)"),
+        (a_loss(lambda tokens, config: (plainly(tokens, config)[0][:1], {})), r"objective of loss= has shape \(1, 4\)"),
+        (a_loss(lambda tokens, config: (np.array(plainly(tokens, config)[0]), {})), "is of type ndarray"),
+        (a_loss(lambda tokens, config: (0.0, {})), "is of type float"),
+        (a_loss(lambda tokens, config: (tokens.ratio, {"m": tokens.ratio.mean()})), "metric 'm' of loss= "),
+        (a_loss(lambda tokens, config: (plainly(tokens, config)[0], {"m": 1.0})), "metric 'm' of loss= is of type"),
+        (a_loss(lambda t, c: ((t.ratio - t.ratio.mean()) * t.advantages, {})), "changes with the padding or with"),
+        (a_loss(lambda t, c: (t.ratio * (t.advantages - t.advantages.mean()), {})), "changes with the padding or with"),
+        (a_loss(lambda t, c: (t.ratio * t.advantages / t.ratio.shape[1], {})), "changes with the padding or with"),
+        (a_loss(weight=lambda mask, config, number: mask / 9), r"weight of loss= has shape \(3, 4\)"),
+        (a_loss(weight=lambda mask, config, number: mask.sum(axis=1) / 9), r"weight of loss= has shape \(3,\)"),
+        (a_loss(weight=lambda mask, config, number: mx.argmax(mask, axis=1, keepdims=True) + 1.0), "depends on which"),
+        (a_loss(weight=lambda mask, config, number: 1 / mask.size), "depends on which tokens of a row count"),
+        (a_loss(weight=lambda mask, config, number: mask[:, :1] / 9), "depends on which tokens of a row count"),
+        (a_loss(weight=lambda mask, config, number: float("nan")), "or is not finite"),
+    ],
+)  # fmt: skip
+def test_a_loss_that_cannot_be_divided_is_refused(make_trainer, loss, message):
+    refused(make_trainer, lambda given: {"loss": loss}, message)
+
+
+@pytest.mark.parametrize("name", objectives.LOSS_TYPES)
+@pytest.mark.parametrize(
+    "settings", [{}, {"importance_sampling_level": "sequence"}, {"importance_sampling_correction": "token_truncate"}],
+    ids=str,
+)  # fmt: skip
+def test_the_kits_losses_pass_as_losses_of_ones_own(make_trainer, name, settings):
+    loss = objectives.LOSS_TYPES[name]
+    runs = [
+        first_step(make_trainer, lambda given, parts=parts: parts, loss_type=name, epsilon_high=0.3, **settings)
+        for parts in ({}, {"loss": loss})
+    ]
+    (one, _, expected), (other, _, step) = runs
+    assert step.metrics["loss"] == expected.metrics["loss"]
+    np.testing.assert_equal(arrays(other.params), arrays(one.params))
+
+
+def learner_that(change):
+    """A learner whose `gradient` is changed."""
+
+    class Mine(MLXAtOnce):
+        def gradient(self, policy, micro_batches):
+            grads, metrics = super().gradient(policy, micro_batches)
+            assert grads.norm > 0
+            found = change(grads, metrics)
+            return (grads, metrics) if found is None else found
+
+    return Mine
+
+
+def with_nan(grads, metrics):
+    grads["final_norm.weight"][0] = np.nan
+
+
+NORM = "final_norm.weight"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (with_nan, "gradient norm nan"),
+        (lambda grads, metrics: grads.update({NORM: grads[NORM] * np.inf}), "gradient norm"),
+        (lambda grads, metrics: grads.update({NORM: grads[NORM][:1]}), r"'final_norm.weight' has shape \(1,\)"),
+        (lambda grads, metrics: grads.update({NORM: grads[NORM].astype(mx.float16)}), "in float16; expected"),
+        (lambda grads, metrics: grads.update({NORM: np.array(grads[NORM])}), "is of type ndarray; expected an MLX"),
+        (lambda grads, metrics: grads.update({"x": grads[NORM]}), "gradient has something for 'x'"),
+        (lambda grads, metrics: ({name: each for name, each in grads.items() if name != NORM}, metrics),
+         "gradient has nothing for 'final_norm.weight'"),
+        (lambda grads, metrics: (grads, {"grad_norm": 1.0}), "metrics without 'loss'"),
+        (lambda grads, metrics: (grads, metrics | {"loss": mx.zeros(2)}), "metric 'loss' is of type array"),
+        (lambda grads, metrics: (grads, metrics | {"noise": np.zeros(3)}), "metric 'noise' is of type ndarray"),
+        (lambda grads, metrics: (grads, metrics | {"noise": "much"}), "metric 'noise' is of type str"),
+        (lambda grads, metrics: grads, "gradient returned Gradient; expected a tuple"),
+        (lambda grads, metrics: (grads, metrics | {"loss": float("nan")}), "has loss nan"),
+    ],
+)  # fmt: skip
+def test_a_gradient_that_does_not_fit_is_refused(make_trainer, change, message):
+    refused(make_trainer, lambda given: {"learner": learner_that(change)}, message)
+
+
+def test_a_gradient_changed_in_place_has_the_norm_of_what_it_is(make_trainer):
+    def larger(grads, metrics):
+        for name in [*grads]:
+            grads[name] = 10 * grads[name]
+
+    _, _, step = first_step(make_trainer, lambda given: {"learner": learner_that(larger)})
+    expected = next(make_trainer().train(1))
+    assert step.metrics["grad_norm"] == pytest.approx(10 * expected.metrics["grad_norm"], rel=1e-5)
+
+
+def micro_learner(change):
+    class Mine(MLXAtOnce):
+        def add_gradients(self, policy, grads, micro):
+            return change(*super().add_gradients(policy, grads, micro))
+
+    return Mine
+
+
+@pytest.mark.parametrize(
+    ("learner", "message"),
+    [
+        (micro_learner(lambda loss, logps, metrics: loss), "add_gradients returned array; expected a tuple"),
+        (micro_learner(lambda loss, logps, metrics: (loss[None], logps, metrics)), r"'loss' of .* is of shape \(1,\)"),
+        (micro_learner(lambda loss, logps, metrics: (loss.item(), logps, metrics)), "'loss' of .* is float"),
+        (micro_learner(lambda loss, logps, metrics: (loss, logps[:, 1:], metrics)), "logps of add_gradients has shape"),
+        (micro_learner(lambda loss, logps, metrics: (loss, -logps, metrics)), "logps of add_gradients contain"),
+        (micro_learner(lambda loss, logps, metrics: (loss, np.array(logps), metrics)), "is of type ndarray"),
+        (micro_learner(lambda loss, logps, metrics: (loss, logps, metrics | {"m": logps})), "'m' of add_gradients is"),
+        (type("Incomplete", (Learner,), {}), "learner=Incomplete lacks add_gradients, logps"),
+        (MLXAtOnce.gradient, "learner= is .*; expected a subclass of Learner"),
+    ],
+)
+def test_a_micro_batch_that_does_not_fit_is_refused(make_trainer, learner, message):
+    refused(make_trainer, lambda given: {"learner": learner}, message)
