@@ -140,7 +140,7 @@ def _fuse(options: argparse.Namespace) -> int:
 def _lab(options: argparse.Namespace) -> int:
     from mlx_grpo_kit.cli.lab import lab
 
-    return lab(Path(options.folder), options.no_browser, options.fresh)
+    return lab(Path(options.folder), options.no_browser, options.fresh, options.copy_only)
 
 
 def _doctor(options: argparse.Namespace) -> int:

@@ -139,16 +139,25 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names) if len(names) < 6 else f"{len(names)} notebooks"
 
 
-def lab(folder: Path, no_browser: bool = False, fresh: bool = False) -> int:
+def lab(folder: Path, no_browser: bool = False, fresh: bool = False, copy_only: bool = False) -> int:
     """Copy the course, run the doctor, and start JupyterLab in this process. Return 1 if the doctor finds a problem.
 
-    Raises ImportError, which names the extra, if JupyterLab is not installed.
+    With `copy_only`, and inside a JupyterHub, the course is copied and nothing is started: a second server there would
+    have an address that no browser outside reaches.
+
+    Raises ImportError, which names the extra, if JupyterLab is needed and not installed.
     """
     from mlx_grpo_kit.cli import doctor
 
-    if find_spec("jupyterlab") is None:
+    hub = any(name.startswith("JUPYTERHUB_") for name in os.environ)
+    if not (copy_only or hub) and find_spec("jupyterlab") is None:
         raise ImportError(f"lab needs jupyterlab, which is not installed. Install it: {install('course')}")
     _report(folder, copy_course(folder, fresh))
+    if copy_only or hub:
+        if hub:
+            print("This is a JupyterHub, whose JupyterLab is already open, so no other one was started.")
+        print(f"Open {folder / FIRST} in JupyterLab's file browser.")
+        return 0
     if doctor.main() != 0:
         return 1
     folder = folder.resolve()

@@ -230,14 +230,16 @@ def _add_lab(commands: Any) -> None:
     parser = commands.add_parser(
         "lab",
         help="copy the course to a folder and open it in JupyterLab",
-        usage="mlx_grpo_kit lab [FOLDER] [--no-browser] [--fresh]",
+        usage="mlx_grpo_kit lab [FOLDER] [--no-browser] [--copy-only] [--fresh]",
         description="Copy the notebooks of the course to a folder, check this machine, and open JupyterLab. Notebooks "
         "that you have changed are not replaced. After an update the command names those that were made for another "
-        "version of the kit.",
+        "version of the kit. Inside a JupyterHub, which runs JupyterLab already, the command only copies.",
         epilog="examples:\n  python -m mlx_grpo_kit lab\n  python -m mlx_grpo_kit lab grpo --no-browser\n",
     )
     parser.add_argument("folder", nargs="?", default=LAB_FOLDER, metavar="FOLDER", help=f"default {LAB_FOLDER}")
     words = "print the address instead of opening a browser"
     parser.add_argument("--no-browser", action="store_true", help=words)
+    words = "copy the notebooks and start nothing"
+    parser.add_argument("--copy-only", action="store_true", help=words)
     words = "move notebooks of another version that you have changed to FOLDER/earlier, and copy the current ones"
     parser.add_argument("--fresh", action="store_true", help=words)

@@ -38,6 +38,8 @@ def course(tmp_path, monkeypatch):
 def started(monkeypatch):
     """The command line and environment of JupyterLab, which is not started; the doctor finds nothing."""
     seen = {}
+    for name in [name for name in os.environ if name.startswith("JUPYTERHUB_")]:
+        monkeypatch.delenv(name)
     monkeypatch.setattr(doctor, "main", lambda: 0)
     monkeypatch.setattr(os, "execve", lambda program, command, environment: seen.update(command=command, **environment))
     return seen
@@ -221,6 +223,21 @@ def test_a_folder_elsewhere_is_the_root_and_no_browser_is_passed_on(course, star
     assert "--no-browser" in started["command"]
 
 
+@pytest.mark.parametrize("name", ["JUPYTERHUB_USER", "JUPYTERHUB_API_TOKEN", "JUPYTERHUB_SERVICE_PREFIX", None])
+def test_in_a_hub_or_if_asked_lab_only_copies(name, course, started, tmp_path, monkeypatch, capsys):
+    """A hub has a JupyterLab open, and a second server would listen where no browser outside reaches it."""
+    monkeypatch.setattr(lab, "find_spec", lambda package: None)  # JupyterLab may be in another environment
+    if name:
+        monkeypatch.setenv(name, "me")
+    folder = tmp_path / "course"
+    assert main(["lab", str(folder), *([] if name else ["--copy-only"])]) == 0
+    assert contents(folder) == contents(course)
+    assert started == {}
+    shown = capsys.readouterr().out
+    assert f"Open {folder / lab.FIRST} in JupyterLab's file browser." in shown
+    assert ("This is a JupyterHub" in shown) == bool(name)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="a Mac has a display")
 def test_without_a_display_no_browser_is_opened(course, started, tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("DISPLAY", raising=False)
@@ -294,7 +311,7 @@ def test_the_wheel_opens_the_course_far_from_any_checkout(installed, tmp_path):
     """JupyterLab serves the copied notebooks, by the kit of the wheel, and asks nobody for news."""
     here = tmp_path / "here"
     here.mkdir()
-    environment = os.environ | {
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("JUPYTERHUB_")} | {
         "PYTHONPATH": str(installed[1]),
         "HOME": str(tmp_path),
         "JUPYTER_CONFIG_DIR": str(tmp_path / "config"),

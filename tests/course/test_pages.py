@@ -1,5 +1,6 @@
 """README and guides: every block of Python runs, every command has options that exist, every link and path resolves."""
 
+import os
 import re
 import shlex
 import shutil
@@ -11,7 +12,9 @@ import pytest
 
 from mlx_grpo_kit.assets import TINY, TINY_CHAT
 from mlx_grpo_kit.cli.parser import MODEL, TASK, build_parser
-from mlx_grpo_kit.course import book
+from mlx_grpo_kit.course import book, check
+from mlx_grpo_kit.course.catalogue import find
+from mlx_grpo_kit.course.record import PLACE
 from mlx_grpo_kit.files import MANIFEST
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
 from mlx_grpo_kit.grpo.recipe import MADE_BY
@@ -97,6 +100,16 @@ def test_the_blocks_of_a_page_run_one_after_the_other(page, few_steps, elsewhere
         if "run = dashboard" in block:
             names["run"].stop()
             names["run"].wait()
+
+
+def test_the_lines_for_colab_keep_progress_and_answers_on_the_drive(tmp_path, monkeypatch):
+    [lines] = [block for block in blocks(TEXTS["cloud.md"], "") if "drive.mount" in block]
+    monkeypatch.setenv(PLACE, "")
+    monkeypatch.setitem(sys.modules, "google", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "google.colab", SimpleNamespace(drive=SimpleNamespace(mount=os.makedirs)))
+    exec(lines.replace("/content", str(tmp_path)), {})
+    assert check("01.1", find("01.1").solution)
+    assert {path.name for path in (tmp_path / "drive").rglob("*.json")} == {"progress.json", "answers.json"}
 
 
 def test_there_are_blocks_to_run():
