@@ -5,6 +5,7 @@ import re
 import shlex
 import shutil
 import sys
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -50,7 +51,9 @@ def few_steps(monkeypatch):
         return train(self, self.step + STEPS)
 
     def small(self, **settings):
-        start(self, **settings | {"per_device_train_batch_size": 8, "num_generations": 4, "max_completion_length": 4})
+        is_replaced = len(settings) == len(fields(GRPOConfig))  # then the sizes follow from small ones
+        sizes = {"per_device_train_batch_size": 8, "num_generations": 4, "max_completion_length": 4}
+        start(self, **settings | ({} if is_replaced else sizes))
 
     monkeypatch.setattr(GRPOTrainer, "train", short)
     monkeypatch.setattr(GRPOConfig, "__init__", small)
