@@ -177,10 +177,19 @@ def lab(folder: Path, no_browser: bool = False, fresh: bool = False, copy_only: 
 
 
 def _environment() -> dict[str, str]:
-    """The environment of JupyterLab: this Python's programs first, and the kit's settings after the user's own."""
+    """The environment of JupyterLab: this Python's programs first, the kit's settings after the user's own.
+
+    A notebook may import MLX before the kit, and its kernel has the fast BLAS nevertheless.
+    """
+    from mlx_grpo_kit.runtime import blas
+
     programs = [os.path.dirname(sys.executable), os.environ.get("PATH", "")]
     settings = [os.environ.get("JUPYTER_CONFIG_PATH", ""), str(SETTINGS)]
-    return os.environ | {
-        "PATH": os.pathsep.join(filter(None, programs)),
-        "JUPYTER_CONFIG_PATH": os.pathsep.join(filter(None, settings)),
-    }
+    return (
+        os.environ
+        | blas.preload()
+        | {
+            "PATH": os.pathsep.join(filter(None, programs)),
+            "JUPYTER_CONFIG_PATH": os.pathsep.join(filter(None, settings)),
+        }
+    )

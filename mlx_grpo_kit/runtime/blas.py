@@ -12,9 +12,6 @@ fell from 377 to 69. It loads in 0.13 s and takes 110 MB.
 2. an installed MKL (408; `pip install mkl`).
 3. an OpenBLAS of the environment (conda) or of the system (86; Debian's 0.3.21).
 
-With the first on an AMD processor from Zen 5 on, whose AVX-512 MKL does not use, SciPy's OpenBLAS takes over the
-float32 products that take most of the time (`openblas.py`).
-
 These numbers are for two threads; one has half. Decoding, where products are small, uses one thread anyway, and so does
 learning with small models: a second thread gains nothing there, and loses a factor of five when another program needs
 the core, because threads spin while they wait for each other. Large work runs in `all_cores()`. If OMP_NUM_THREADS is
@@ -37,7 +34,6 @@ from pathlib import Path
 
 from mlx_grpo_kit.runtime.extras import install, pip
 from mlx_grpo_kit.runtime.kernel_cache import use_private_folder
-from mlx_grpo_kit.runtime.openblas import serve_products
 
 VARIABLE = "MLX_GRPO_KIT_BLAS"
 
@@ -168,17 +164,23 @@ def all_cores() -> Iterator[None]:
         set_threads(1)
 
 
+def preload() -> dict[str, str]:
+    """Variables with which a new Python process uses this fast BLAS, whatever it imports first.
+
+    The dynamic linker then loads the library before anything else. Without a fast BLAS there is nothing to set.
+    """
+    if bound is None:
+        return {}
+    spinning = {name: value for name, value in _openmp_settings(bound).items() if name != "OMP_NUM_THREADS"}
+    return spinning | {"LD_PRELOAD": ":".join(filter(None, [os.environ.get("LD_PRELOAD"), str(bound)]))}
+
+
 @cache
 def _thread_setter(path: Path) -> Callable[[int], None] | None:
     """A library's function that sets the number of threads for every thread that calls the library, or None."""
     library = ctypes.CDLL(str(path))
     # omp_set_num_threads only affects the calling thread, but MLX computes in its own thread.
-    names = (
-        "mkl_serv_set_num_threads",
-        "MKL_Set_Num_Threads",
-        "openblas_set_num_threads",
-        "scipy_openblas_set_num_threads",
-    )
+    names = ("mkl_serv_set_num_threads", "MKL_Set_Num_Threads", "openblas_set_num_threads")
     return next((getattr(library, name) for name in names if hasattr(library, name)), None)
 
 
@@ -198,31 +200,16 @@ def _bind() -> tuple[Path | None, str]:
             "mlx.core was imported before mlx_grpo_kit.runtime.blas", "import the kit first, in a fresh process"
         )
     failure = ""
-    faster = None if wish else _faster_products()
     for library in [wish] if wish else candidates():
         try:
             _load(library)
         except OSError as error:
             failure = str(error)
             continue
-        if faster:
-            return faster, f"for float32, as MKL has no AVX-512 for this processor; for the rest {global_blas()}"
         return global_blas(), f"{VARIABLE} names it" if wish else "the first candidate that loads"
-    if faster:
-        return faster, "for float32; for the rest no fast BLAS was found"
     if wish:
         return _stay_slow(f"{VARIABLE} names a library that cannot be used ({failure})", f"unset {VARIABLE}")
     return _stay_slow("no fast BLAS was found", f"{install('torch')}, or apt-get install libopenblas0")
-
-
-def _faster_products() -> Path | None:
-    """The library that computes float32 products faster than torch's, if there is one."""
-    for folder in _package_folders("scipy"):
-        try:
-            return serve_products(folder.parent, kernels)
-        except OSError:
-            continue
-    return None
 
 
 def _stay_slow(problem: str, way_out: str) -> tuple[None, str]:
@@ -272,6 +259,7 @@ __all__ = [
     "global_blas",
     "kernels",
     "mx",
+    "preload",
     "reason",
     "wheel_has_reference_blas",
 ]

@@ -22,14 +22,13 @@ from mlx_grpo_kit.grpo.optimizer import Gradient
 from mlx_grpo_kit.grpo.policy import Policy
 from mlx_grpo_kit.grpo.processes import World
 from mlx_grpo_kit.qwen3 import Qwen3Config, count_total_parameters
-from mlx_grpo_kit.runtime.blas import all_cores, bound, mx
+from mlx_grpo_kit.runtime.blas import all_cores, mx
 
 # Learning uses all cores if a micro-batch has more tokens times parameters than this. With MKL on two cores, 0.8M
 # parameters and 1,400 tokens gain nothing from a second thread, and 5.2M gain a fifth (while another program is busy
-# they lose two fifths). OpenBLAS spins while it waits: with it 5.2M gain a quarter, and take twice as long while
-# another program is busy, so only larger models use all cores. The bound is fixed, because another number of threads
-# rounds differently: the same seed must give the same run.
-MANY_PRODUCTS = 3e10 if "openblas" in str(bound) else 3e9
+# they lose two fifths). The bound is fixed, because another number of threads rounds differently: the same seed must
+# give the same run.
+MANY_PRODUCTS = 3e9
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from mlx_grpo_kit.grpo.learners.learner import Learner
-from mlx_grpo_kit.grpo.learners.torch_operations import FasterOperations, sgemm
+from mlx_grpo_kit.grpo.learners.torch_operations import FasterOperations
 from mlx_grpo_kit.grpo.learners.torch_qwen3 import completion_logps
 from mlx_grpo_kit.grpo.logps import PaddedBatch
 from mlx_grpo_kit.grpo.loss import Part, grpo_loss_and_metrics, token_mean
@@ -92,10 +92,8 @@ def _arrays(batch: PaddedBatch) -> Iterator[torch.Tensor | None]:
 def _at_full_speed(params: Mapping[str, mx.array], batch: PaddedBatch) -> Iterator[None]:
     """Let torch compute with the faster operations, on one core or on all, and restore its settings afterwards.
 
-    If OpenBLAS computes the products, one of its threads does as much as two of MKL's, and the trainer decides when it
-    gets more. torch's threads spin while they wait, and so do OpenBLAS's, so the two on the same cores would delay each
-    other. If OMP_NUM_THREADS is set, it applies to everything.
+    If OMP_NUM_THREADS is set, it applies to everything.
     """
     products = sum(value.size for value in params.values()) * (batch.prompt_ids.size + batch.completion_ids.size)
-    with FasterOperations(), on_cores(sgemm() is None and products > MANY_PRODUCTS):
+    with FasterOperations(), on_cores(products > MANY_PRODUCTS):
         yield
