@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from mlx_grpo_kit.gradcheck.comparison import Comparison
-from mlx_grpo_kit.gradcheck.differences import PRECISIONS, Probe
-from mlx_grpo_kit.gradcheck.engines import AutogradEngine, engine_of, vector
+from mlx_grpo_kit.gradcheck.differences import Probe
+from mlx_grpo_kit.gradcheck.engines import AutogradEngine, dtype_of, engine_of, is_coarse, vector
 from mlx_grpo_kit.gradcheck.report import GradcheckReport
 
 
@@ -32,14 +32,14 @@ def gradcheck(fn: Callable, *inputs: Any, second_order: bool = False, seed: int 
         seed: the seed of the random weights.
 
     Raises:
-        TypeError: no input can be checked.
-        ValueError: a dtype that is too coarse for a check.
+        TypeError: no input can be checked, or fn returned something other than arrays.
+        ValueError: a dtype is too coarse for a check, there are no numbers to compare, or an output is complex.
     """
     engine = engine_of(inputs)
     if second_order:
         fn = engine.gradient_function(fn, lambda count: _weights(count, seed))
     program = _Program(engine, fn, inputs, seed)
-    notes = _advice(program.arrays, program.names)
+    notes = _advice(program.arrays)
     outputs, grads, problems = program.differentiate_twice()
     if problems:  # differences of such a function are meaningless
         return GradcheckReport(engine.name, "", 0, [], None, [], problems, notes, program.names, grads, grads)
@@ -63,17 +63,22 @@ def check_gradient(
             in float64, 2e-3 in float32.
 
     Raises:
-        ValueError: backward_fn returned a shape other than that of x, x is float16, or epsilon is not above 0.
+        ValueError: backward_fn returned a shape other than that of x, x is float16 or empty, or epsilon is not above 0.
+        TypeError: forward_fn returned something other than real numbers.
     """
     if epsilon is not None and not 0 < epsilon < np.inf:
         raise ValueError(f"epsilon is {epsilon}; expected a step above 0, such as 1e-5.")
     x = np.array(x)
     if x.dtype.kind != "f":
         x = x.astype(np.float64)
-    notes = _advice([x], ["x"])
+    _refuse_coarse([dtype_of(x)], ["x"])
+    _refuse_empty([x], ["x"])
+    notes = _advice([x])
 
     def differentiate() -> tuple[np.ndarray, np.ndarray]:
         y = np.asarray(forward_fn(x.copy()))
+        if y.dtype.kind not in "fiub" or not y.size:
+            raise TypeError(f"forward_fn returned {y.dtype} of shape {y.shape}; expected an array of real numbers.")
         weights = _weights(y.size, 0).reshape(y.shape).astype(x.dtype)
         return y, np.asarray(backward_fn(weights, x.copy()))
 
@@ -96,8 +101,10 @@ class _Program:
     def __init__(self, engine: AutogradEngine, fn: Callable, inputs: tuple, seed: int):
         self.engine, self.fn, self.inputs, self.seed = engine, fn, inputs, seed
         self.checked = [position for position, x in enumerate(inputs) if engine.is_checked(x)]
-        self.arrays = [np.array(engine.numbers(inputs[position])) for position in self.checked]
         self.names = [_name(inputs[position], position) for position in self.checked]
+        _refuse_coarse([dtype_of(inputs[position]) for position in self.checked], self.names)
+        self.arrays = [np.array(engine.numbers(inputs[position])) for position in self.checked]
+        _refuse_empty(self.arrays, self.names)
 
     def evaluate(self, arrays: list[np.ndarray]) -> np.ndarray:
         """The outputs as one vector."""
@@ -181,13 +188,24 @@ def _differences_of_two_calls(name: str, arrays: Sequence[np.ndarray], again: Se
     ]
 
 
-def _advice(arrays: list[np.ndarray], names: list[str]) -> list[str]:
-    for array, name in zip(arrays, names, strict=True):
-        if array.dtype not in PRECISIONS:
+def _refuse_coarse(dtypes: list[str], names: list[str]) -> None:
+    for dtype, name in zip(dtypes, names, strict=True):
+        if is_coarse(dtype):
             raise ValueError(
-                f"{name} has dtype {array.dtype}, which is too coarse for differences to say anything. "
+                f"{name} has dtype {dtype}, which is too coarse for differences to say anything. "
                 "Check the function in float64, or float32."
             )
+
+
+def _refuse_empty(arrays: list[np.ndarray], names: list[str]) -> None:
+    if not any(array.size for array in arrays):
+        raise ValueError(
+            f"{' and '.join(names)} of shape {' and '.join(str(array.shape) for array in arrays)}: there is no number, "
+            "so there are no derivatives to compare. Pass arrays that are not empty."
+        )
+
+
+def _advice(arrays: list[np.ndarray]) -> list[str]:
     if any(array.dtype == np.float32 for array in arrays):
         return [
             "float32 leaves about three digits to a difference of two values: errors below 1% pass. Check in "

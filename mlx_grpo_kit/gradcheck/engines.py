@@ -6,6 +6,7 @@ torch and MLX are imported only if you pass one of their arrays.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -46,7 +47,7 @@ class AutogradEngine:
         self, fn: Callable, arguments: list[Any], leaves: list[Any], cotangents_of: Callable
     ) -> tuple[np.ndarray, list[np.ndarray | None]]:
         """All outputs as one vector, and the gradients of outputs * cotangents_of(number of outputs)."""
-        outputs = flat(fn(*arguments))
+        outputs = self.checked_outputs(fn, arguments)
         arrays = [self.numbers(output) for output in outputs]
         cotangents = np.split(
             cotangents_of(sum(array.size for array in arrays)), np.cumsum([array.size for array in arrays])[:-1]
@@ -54,6 +55,38 @@ class AutogradEngine:
         cotangents = [c.reshape(array.shape) for c, array in zip(cotangents, arrays, strict=True)]
         grads = self.gradients(outputs, cotangents, leaves)
         return vector(arrays), [None if grad is None else self.numbers(grad) for grad in grads]
+
+    def is_output(self, x: Any) -> bool:
+        """True if x is an array of this engine or a constant, whose derivative is 0."""
+        return isinstance(x, int | float | np.ndarray | np.generic) or _is_from("torch", x) or _is_from("mlx.core", x)
+
+    def checked_outputs(self, fn: Callable, arguments: list[Any]) -> list[Any]:
+        """The results of fn as a list.
+
+        Raises:
+            TypeError: fn returned something other than arrays.
+            ValueError: the arrays have no numbers, complex numbers, or a dtype that is too coarse.
+        """
+        outputs = flat(fn(*arguments))
+        for x in outputs or [None]:
+            if not self.is_output(x):
+                raise TypeError(
+                    f"fn returned {type(x).__name__ if outputs else 'an empty list'}; expected one array of "
+                    f"{self.name} or several. Does it end with `return`?"
+                )
+            if dtype_of(x).startswith("complex"):
+                raise ValueError(
+                    "fn returned complex numbers; derivatives are compared for real ones. Return the real and the "
+                    "imaginary part as two outputs."
+                )
+            if is_coarse(dtype_of(x)):
+                raise ValueError(
+                    f"fn returned {dtype_of(x)}, which is too coarse for differences to say anything. "
+                    "Check it in float64, or float32."
+                )
+        if not any(math.prod(getattr(x, "shape", ())) for x in outputs):
+            raise ValueError("fn returned no numbers, so there are no derivatives to compare.")
+        return outputs
 
     def outputs(self, fn: Callable, arguments: list[Any]) -> np.ndarray:
         return vector([self.numbers(output) for output in flat(fn(*arguments))])
@@ -75,6 +108,9 @@ class ScalarAutograd(AutogradEngine):
 
     def is_checked(self, x):
         return isinstance(x, Value)
+
+    def is_output(self, x):
+        return isinstance(x, Value) or super().is_output(x)
 
     def numbers(self, x):
         return np.asarray(x.data if isinstance(x, Value) else x, dtype=np.float64)
@@ -125,6 +161,9 @@ class TensorAutograd(AutogradEngine):
 
     def is_checked(self, x):
         return isinstance(x, Tensor) and x.dtype.kind == "f"
+
+    def is_output(self, x):
+        return isinstance(x, Tensor) or super().is_output(x)
 
     def numbers(self, x):
         return np.asarray(x.data if isinstance(x, Tensor) else x)
@@ -228,7 +267,7 @@ class TorchAutograd(AutogradEngine):
         import torch
 
         def gradient(*arguments):
-            outputs = torch.cat([output.reshape(-1) for output in flat(fn(*arguments))])
+            outputs = torch.cat([output.reshape(-1) for output in self.checked_outputs(fn, arguments)])
             weights = torch.tensor(weights_of(len(outputs)), dtype=outputs.dtype, device=outputs.device)
             leaves = [x for x in arguments if self.is_checked(x)]
             grads = torch.autograd.grad(outputs @ weights, leaves, create_graph=True, allow_unused=True)
@@ -242,6 +281,9 @@ class MLXAutograd(AutogradEngine):
 
     def is_checked(self, x):
         return _is_from("mlx.core", x) and self._mx.issubdtype(x.dtype, self._mx.floating)
+
+    def is_output(self, x):
+        return _is_from("mlx.core", x)  # mx.vjp accepts nothing else
 
     @functools.cached_property
     def _mx(self):
@@ -264,7 +306,7 @@ class MLXAutograd(AutogradEngine):
                 own[position] = leaf
             return flat(fn(*own))
 
-        arrays = [self.numbers(output) for output in outputs_of(*leaves)]
+        arrays = [self.numbers(output) for output in self.checked_outputs(fn, arguments)]
         cotangents = np.split(
             cotangents_of(sum(array.size for array in arrays)), np.cumsum([array.size for array in arrays])[:-1]
         )
@@ -277,7 +319,7 @@ class MLXAutograd(AutogradEngine):
 
     def gradient_function(self, fn, weights_of):
         def weighted_sum(*arguments):
-            outputs = self._mx.concatenate([output.reshape(-1) for output in flat(fn(*arguments))])
+            outputs = self._mx.concatenate([output.reshape(-1) for output in self.checked_outputs(fn, arguments)])
             return self._mx.sum(outputs * self._mx.array(weights_of(outputs.size)).astype(outputs.dtype))
 
         def gradient(*arguments):
@@ -307,6 +349,16 @@ def flat(outputs: Any) -> list[Any]:
     if isinstance(outputs, list | tuple):
         return [output for item in outputs for output in flat(item)]
     return [outputs]
+
+
+def dtype_of(x: Any) -> str:
+    """The name of an array's dtype, in any of the libraries: "float32"; that of a number's type."""
+    return str(getattr(x, "dtype", type(x).__name__)).rsplit(".", 1)[-1]
+
+
+def is_coarse(dtype: str) -> bool:
+    """True for float16, bfloat16 and float8, whose neighbours are too far apart for differences."""
+    return "float" in dtype and dtype not in ("float64", "float32", "float")
 
 
 def vector(arrays: list[np.ndarray]) -> np.ndarray:

@@ -102,6 +102,88 @@ def test_a_gradient_that_never_arrives():
 # -- the report reads like a sentence ---------------------------------------------------------------------------------
 
 
+LEAVES = {
+    "Value": lambda: Value(2.0),
+    "Tensor": lambda: T.Tensor([0.5, 2.0]),
+    "torch": lambda: torch.tensor([0.5, 2.0]),
+    "MLX": lambda: mx.array([0.5, 2.0]),
+}
+
+
+@pytest.mark.parametrize("returned", [None, [], (), "text", {"a": 1}, [None, None]])
+@pytest.mark.parametrize(
+    ("engine", "second_order"), [*[(name, False) for name in LEAVES], ("torch", True), ("MLX", True)]
+)
+def test_a_function_that_returns_no_arrays_raises_an_error(engine, returned, second_order):
+    what = (
+        "an empty list" if returned in ([], ()) else "NoneType" if type(returned) is list else type(returned).__name__
+    )
+    with pytest.raises(TypeError, match=f"fn returned {what}; expected one array of {engine}"):
+        gradcheck(lambda x: returned, LEAVES[engine](), second_order=second_order)
+
+
+def test_a_function_of_mlx_returns_arrays_of_mlx():
+    for constant in (1.0, np.ones(2)):
+        with pytest.raises(TypeError, match=r"fn returned .*; expected one array of MLX"):
+            gradcheck(lambda x: constant, mx.array([0.5]))  # noqa: B023
+
+
+@pytest.mark.parametrize(
+    ("fn", "x"),
+    [
+        (lambda x: torch.complex(x, x * x), torch.tensor([0.5, 2.0])),
+        (lambda x: [x, torch.view_as_complex(torch.stack([x, x], -1))], torch.tensor([0.5, 2.0])),
+        (lambda x: x * 1j, mx.array([0.5, 2.0])),
+        (lambda x: x.data * 1j, T.Tensor([0.5, 2.0])),
+    ],
+)
+def test_complex_outputs_raise_an_error(fn, x):
+    with pytest.raises(ValueError, match="fn returned complex numbers"):
+        gradcheck(fn, x)
+
+
+@pytest.mark.parametrize(
+    ("x", "to_half"),
+    [
+        (torch.tensor([0.5, 2.0]), lambda x: x.to(torch.bfloat16)),
+        (torch.tensor([0.5, 2.0]), lambda x: x.half()),
+        (mx.array([0.5, 2.0]), lambda x: x.astype(mx.bfloat16)),
+        (mx.array([0.5, 2.0]), lambda x: x.astype(mx.float16)),
+        (T.Tensor([0.5, 2.0]), lambda x: x.astype(np.float16)),
+    ],
+)
+def test_inputs_and_outputs_of_16_bits_raise_an_error(x, to_half):
+    with pytest.raises(ValueError, match=r"input 0 has dtype b?float16, which is too coarse"):
+        gradcheck(lambda x: x * x, to_half(x))
+    with pytest.raises(ValueError, match=r"fn returned b?float16, which is too coarse"):
+        gradcheck(lambda x: to_half(x * x), x)
+
+
+@pytest.mark.parametrize("empty", [T.Tensor(np.ones((0, 3))), torch.ones(0, 3), mx.ones((0, 3))])
+def test_a_check_without_numbers_raises_an_error(empty):
+    with pytest.raises(ValueError, match=r"input 0 of shape \(0, 3\): there is no number"):
+        gradcheck(lambda x: x * x, empty)
+    assert gradcheck(lambda x, y: (x * x).sum() + (y * y).sum(), empty, one_like(empty))
+
+
+def one_like(x):
+    return {T.Tensor: T.Tensor, torch.Tensor: torch.tensor}.get(type(x), mx.array)([2.0])
+
+
+@pytest.mark.parametrize("x", [T.Tensor([0.5]), torch.tensor([0.5]), mx.array([0.5])])
+def test_a_function_that_returns_no_numbers_raises_an_error(x):
+    with pytest.raises(ValueError, match="fn returned no numbers"):
+        gradcheck(lambda x: x[:0], x)
+
+
+@pytest.mark.parametrize("wrong", [lambda x: None, lambda x: x * 1j, lambda x: x[:0]])
+def test_a_separate_forward_returns_real_numbers(wrong):
+    with pytest.raises(TypeError, match=r"forward_fn returned .*; expected an array of real numbers"):
+        check_gradient(wrong, lambda g, x: g, np.ones(2))
+    with pytest.raises(ValueError, match=r"x of shape \(0,\): there is no number"):
+        check_gradient(np.sin, lambda g, x: g * np.cos(x), np.ones(0))
+
+
 def test_the_words_of_a_pass_and_of_a_failure():
     x = T.Tensor([[1.0, 2.0]], label="x")
     assert str(gradcheck(lambda x: (x * x).sum(), x)) == (
