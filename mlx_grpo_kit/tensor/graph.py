@@ -195,7 +195,7 @@ class BackwardFunction(Node):
             )
         if grad.shape != node.shape:
             try:
-                grad = unbroadcast(grad, node.shape)
+                grad = unbroadcast(widened(grad), node.shape)
             except ValueError:
                 raise AutogradError(
                     f"function {self.name()} returned an invalid gradient at index {position} - got "
@@ -268,8 +268,7 @@ def unbroadcast(grad: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     if new < 0 or any(size not in (1, long) for size, long in zip(shape, grad.shape[new:], strict=True)):
         raise ValueError(f"shape {shape} does not broadcast to {grad.shape}.")
     stretched = [new + axis for axis, size in enumerate(shape) if size == 1]
-    total = widened(grad).sum(axis=(*range(new), *stretched), keepdims=True)
-    return total.astype(grad.dtype, copy=False).reshape(shape)
+    return grad.sum(axis=(*range(new), *stretched), keepdims=True).reshape(shape)
 
 
 def node_of(tensor: Tensor | None) -> AccumulateGrad | BackwardFunction | Constant:

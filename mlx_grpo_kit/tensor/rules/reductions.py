@@ -27,12 +27,8 @@ def count(shape, axis):
 
 @rule(x=lambda g, x_shape, axis, keepdims: spread(g, x_shape, axis, keepdims))
 def sum(x, axis=None, keepdims=False):
-    """The sum over `axis`; int64 for whole numbers and booleans."""
-    return np.sum(x, axis=axis, keepdims=keepdims, dtype=_of_totals(x))
-
-
-def _of_totals(x):
-    return np.int64 if x.dtype.kind in "bui" else x.dtype
+    """The sum over `axis`."""
+    return np.sum(x, axis=axis, keepdims=keepdims)
 
 
 @rule(x=lambda g, x_shape, axis, keepdims: spread(g / count(x_shape, axis), x_shape, axis, keepdims))
@@ -84,7 +80,7 @@ def _to_the_winners(g, x, out, axis, keepdims):
 @rule(x=lambda g, x, axis, keepdims: spread(g, x.shape, axis, keepdims) * _product_of_the_others(x, axis))
 def prod(x, axis=None, keepdims=False):
     """The product over `axis`, an integer or None. Its derivative is correct even at inf, where torch's is nan."""
-    return np.prod(x, axis=axis, keepdims=keepdims, dtype=_of_totals(x))
+    return np.prod(x, axis=axis, keepdims=keepdims)
 
 
 def _product_of_the_others(x, axis):
