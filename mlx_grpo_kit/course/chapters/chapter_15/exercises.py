@@ -777,6 +777,7 @@ STEP = Exercise(
         (THREE_ROWS, [[0, 1, 1], [1, 1, 0], [0, 0, 0]], np.array([0.5, -1.25, 2.0]), 0.25),
         (THREE_ROWS, [[0, 1], [1, 1], [1, 0]], np.array([0.75, 0.75, 0.75]), 1.0),
         (THREE_ROWS, [[0, 1], [1, 1], [0, 1]], np.array([1.0, 0.5, 0.25]), 0.5),  # a word that was drawn twice
+        (THREE_ROWS, [[0, 1], [1, 1], [0, 0]], np.array([1.0, 0.5, 0.0]), 0.5),  # a word of advantage 0
         *drawn(3, _group),
     ),
     mistakes=slips(
@@ -830,6 +831,16 @@ STEP = Exercise(
             "+ gradient = sum(a * sequence_score(table, word) for word, a in dict(zip(map(tuple, words), advantages, strict=True)).items()) / len(words)",  # noqa: E501
             message=(
                 "In your answer a word that was drawn twice counts once. Both draws count, each with its own reward."
+            ),
+            hint=2,
+        ),
+        Slip(
+            "words of advantage 0 not counted",
+            "- gradient = sum(a * sequence_score(table, word) for a, word in zip(advantages, words, strict=True)) / len(words)",  # noqa: E501
+            "+ gradient = sum(a * sequence_score(table, word) for a, word in zip(advantages, words, strict=True)) / max(np.count_nonzero(advantages), 1)",  # noqa: E501
+            message=(
+                "You divided by the number of words whose advantage is not 0. The mean is over all words that were "
+                "drawn."
             ),
             hint=2,
         ),

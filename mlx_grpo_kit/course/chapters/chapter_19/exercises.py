@@ -374,6 +374,13 @@ CISPO_LOSS = Exercise(
             mx.array([[1.0, 1], [1, 0]]),
             1.5,
         ),
+        (  # a row of advantage 0, and a token whose loss is 0
+            mx.array([[-1.0, -2], [-1.5, -3], [0.0, -0.5]]),
+            mx.array([[-2.0, -2], [-0.5, -2], [0.0, -1]]),
+            mx.array([1.0, 0, -1]),
+            mx.array([[1.0, 1], [1, 1], [1, 1]]),
+            1.5,
+        ),
         *drawn(5, _with_advantages),
     ),
     mistakes=slips(
@@ -445,6 +452,14 @@ CISPO_LOSS = Exercise(
             "+ weight = mx.stop_gradient(mx.clip(ratio, 1 / cap, cap))",
             message="CISPO has only an upper bound.",
             hint=2,
+        ),
+        Slip(
+            "rows of advantage 0 not counted",
+            "- return -(weight * advantages[:, None] * logps * mask).sum() / mask.sum()",
+            "+ counted = mask * (advantages != 0)[:, None]",
+            "+ return -(weight * advantages[:, None] * logps * mask).sum() / counted.sum()",
+            message="Tokens of rows with advantage 0 are missing from the denominator. Take the mean over all tokens.",
+            hint=3,
         ),
         Slip(
             "mean over all places",

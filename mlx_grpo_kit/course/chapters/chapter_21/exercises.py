@@ -550,6 +550,14 @@ ACCUMULATE = Exercise(
         *drawn(1, lambda rng: _micro_batches(rng, [4, 1], [1, 6]), seed=3),
         *drawn(1, lambda rng: _micro_batches(rng, [2, 2, 3], [3, 2, 4], empty=1), seed=5),
         *drawn(1, lambda rng: _micro_batches(rng, [16] * 16, [200] * 16), seed=4),
+        (
+            {"w": mx.array([1.0, -2.0, 0.5]), "b": mx.zeros(3)},
+            [  # two tokens and a whole micro-batch with the loss 0
+                (mx.array([[[0.0] * 3, [1.0] * 3]]), mx.array([[True, True]])),
+                (mx.zeros((2, 1, 3)), mx.array([[True], [True]])),
+                (mx.array([[[1.0, 2.0, 3.0], [0.0] * 3]]), mx.array([[True, True]])),
+            ],
+        ),
     ),
     run=_watch_its_memory,
     mistakes=(
@@ -617,6 +625,13 @@ ACCUMULATE = Exercise(
                     "Each micro-batch was divided by its own number of tokens, and the means were added: the loss "
                     "grows with the number of micro-batches."
                 ),
+            ),
+            Slip(
+                "tokens with a loss",
+                "- num_tokens = sum(mask.sum().item() for _, mask in micro_batches)",
+                "+ num_tokens = sum(((token_losses(params, x) != 0) * mask).sum().item() for x, mask in micro_batches)",
+                message="Tokens whose loss is 0 are missing from the denominator. A token counts if its mask is true.",
+                hint=2,
             ),
             Slip(
                 "padding counted",
