@@ -8,6 +8,7 @@ import inspect
 import math
 import numbers
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +27,8 @@ from mlx_grpo_kit.course.compare import (
 from mlx_grpo_kit.course.trial import (
     KeptModules,
     OneProcess,
+    OnlyRead,
+    RanTextError,
     ReplacedError,
     TooMuchWorkError,
     count_work,
@@ -70,6 +73,8 @@ class Exercise:
         run: how a function is tried: (function, *arguments) -> something comparable. By default it is called.
         explain: a text that is shown after a pass, if there is more to see.
         in_place: True if the answer must change its input. Otherwise an answer that does so gets a message.
+        only_read: True if the answer gets text that a model may have written. An answer that calls `eval` or `exec` is
+            stopped before anything runs.
         work: how many times the solution's work an answer may take in each case, counted in Python's own steps; for
             exercises that forbid brute force. None means no limit.
     """
@@ -86,6 +91,7 @@ class Exercise:
     run: Callable[..., Any] = lambda function, *arguments: function(*arguments)
     explain: str = ""
     in_place: bool = False
+    only_read: bool = False
     work: int | None = None
     _known: dict[tuple[int, int], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -204,12 +210,12 @@ class Exercise:
         changes: list[str] = []
         calls = [] if returned is None else returned
         try:
-            with OneProcess(), KeptModules():
+            with OneProcess(), KeptModules(), OnlyRead() if self.only_read else nullcontext():
                 result = self._run(function, case, changes, calls)
                 evaluate(lazy_arrays(result))
         except TooMuchWorkError:
             return Told(f"no result after {self.work} times the work of the kit's answer (it was stopped there)")
-        except (EndlessError, ReplacedError) as error:
+        except (EndlessError, RanTextError, ReplacedError) as error:
             return Told(error)
         except KeyboardInterrupt:
             raise

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import builtins
 import copy
 import functools
 import inspect
 import os
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -48,6 +50,47 @@ class KeptModules:
         if names and raised is not KeyboardInterrupt:
             what = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
             raise ReplacedError(f"no result to compare, because it replaced {what} (check put that back)")
+
+
+class RanTextError(BaseException):
+    """Raised in an answer that calls `eval` or `exec`, and after it. `except Exception` does not catch it."""
+
+
+class OnlyRead:
+    """A context in which an answer's `eval` and `exec` run nothing: a text that a model wrote may end the kernel.
+
+    Those of Python's own modules, of compiled code in `slips`, and of other threads work as ever.
+
+    Raises:
+        RanTextError: one of them was called, even if the answer caught that error.
+    """
+
+    def __enter__(self) -> None:
+        self._called: str | None = None
+        self._own = {name: getattr(builtins, name) for name in ("eval", "exec")}
+        thread = threading.get_ident()
+
+        def guarded(name: str) -> Callable[..., Any]:
+            def call(source: Any, *spaces: Any, **named: Any) -> Any:
+                frame = sys._getframe(1)
+                caller = frame.f_globals.get("__name__", "")
+                trusted = caller == "mlx_grpo_kit.course.slips" or caller.partition(".")[0] in sys.stdlib_module_names
+                if trusted or threading.get_ident() != thread:
+                    return self._own[name](source, *(spaces or (frame.f_globals, frame.f_locals)), **named)
+                self._called = name
+                raise RanTextError
+
+            return call
+
+        vars(builtins).update({name: guarded(name) for name in self._own})
+
+    def __exit__(self, raised: type[BaseException] | None, *_: Any) -> None:
+        vars(builtins).update(self._own)
+        if self._called and raised is not KeyboardInterrupt:
+            raise RanTextError(
+                f"no result, because it calls `{self._called}`, which runs whatever a model wrote: that may delete "
+                "files, end the kernel, or compute `9**9**9**9`, which never ends (check stopped it before it ran)"
+            )
 
 
 class OneProcess:

@@ -199,6 +199,17 @@ def guarded_eval(text, numbers, target):
     return bool(re.fullmatch("[-+*0-9]+", text)) and eval(text) == target
 
 
+def parsed(text):
+    return eval(text)
+
+
+def eval_by_a_helper(text, numbers, target):
+    try:
+        return parsed(text) == target
+    except BaseException:
+        return False
+
+
 def exact_hash(a, b):
     return (a * b + a + b) % 10 == 0
 
@@ -375,6 +386,7 @@ def all_that_is_paid(reward, problem):
         ("14.3", chapter.correct, "expected"),
         ("14.3", lambda problems, completions: [0.5 for _ in completions], "expected"),
         ("14.4", guarded_eval, "`eval`, which runs or parses text that a model wrote"),
+        ("14.4", eval_by_a_helper, "it calls `eval`, which runs whatever a model wrote"),
         ("14.4", lambda text, numbers, target: True, "gave True, expected False"),
         (
             "14.4",

@@ -1,6 +1,7 @@
 """Answers that are broken, endless or much too large, or that change Python itself: check explains what is wrong."""
 
 import builtins
+import collections
 import contextlib
 import math
 import os
@@ -11,6 +12,7 @@ import pytest
 
 from mlx_grpo_kit.course import Exercise, check
 from mlx_grpo_kit.course.chapters.chapter_01.exercises import forward_slope
+from mlx_grpo_kit.course.chapters.chapter_25.exercises import read_calls
 from mlx_grpo_kit.course.compare import DEEPEST, LONGEST_ERROR, EndlessError, evaluate, same, show
 from mlx_grpo_kit.runtime import mx
 
@@ -353,3 +355,27 @@ def test_the_limit_of_recursion_does_not_matter():
         assert not check("01.1", lambda f, x, h: very_deep())
     finally:
         sys.setrecursionlimit(limit)
+
+
+def test_an_answer_that_should_only_read_runs_nothing():
+    ran = []
+
+    def by_name(text):
+        return eval("ran.append(1)", {"ran": ran})
+
+    def by_module(text):
+        try:
+            builtins.exec("ran.append(1)", {"ran": ran})
+        except BaseException:
+            return [("a", {})]
+
+    def by_library(text):
+        collections.namedtuple("Call", "name arguments")  # Python's own `eval`
+        return read_calls(text)
+
+    own = eval, exec
+    for answer in (by_name, by_module):
+        assert "which runs whatever a model wrote" in check("25.2", answer).text
+    assert check("25.2", by_library).passed
+    assert ran == []
+    assert (builtins.eval, builtins.exec) == own

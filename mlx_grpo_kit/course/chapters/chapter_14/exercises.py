@@ -792,6 +792,7 @@ REACHES = Exercise(
         ),
     ),
     run=_verdict_without_eval,
+    only_read=True,
 )
 
 

@@ -1,11 +1,14 @@
 """Exercises of notebook 25: calls, results, the token mask, credit over turns, environments, rewards."""
 # ruff: noqa: B905 (solutions are written as a beginner would write them)
 
+import functools
+import inspect
 import json
 import math
 
 import numpy as np
 
+from mlx_grpo_kit.course.compare import Told
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
 from mlx_grpo_kit.course.slips import Slip, slips
 
@@ -171,7 +174,8 @@ READ_CALLS = Exercise(
         (_block('{"name": "a"}') + '<tool_call>{"name": "b"}',),
         ("</tool_call>" + _block('{"name": "a"}') + "</tool_call>",),
         (_block("[" * 100_000),),
-        (_block("__import__('os').abort()"),),
+        (_block("__import__('os').getcwd()"),),
+        (_block('{"name": "add", "arguments": {"a": 1 + 1}}'),),
         (_block('{"name": "add", "arguments": null}'),),
         (_block("null"),),
         (_block('{"name": "say", "arguments": {"text": "<tool_call>"}}'),),
@@ -239,9 +243,17 @@ READ_CALLS = Exercise(
                 message="A turn may have several calls, and only the first was read.",
                 hint=1,
             ),
+            Slip(
+                "run",
+                "- call = json.loads(inside)",
+                "+ call = eval(inside)",
+                message="JSON is data, not a program: `json.loads` reads it, and runs nothing.",
+                hint=2,
+            ),
         ),
     ),
     run=_pairs,
+    only_read=True,
 )
 
 
@@ -255,14 +267,31 @@ def run_call(tools, call):
         text, failed = str(tools[name](**arguments)), False
     except Exception as error:
         text, failed = f"error: {error}", True
-    return text.replace("<|", "< |"), failed
+    return text.replace("<", "< "), failed
 
 
-def _told(function, *arguments):
-    text, failed = function(*arguments)
+def _noted(tools, made):
+    """The tools, which add each call of theirs to the list `made`: (name, arguments)."""
+
+    def noted(name, tool):
+        @functools.wraps(tool)
+        def call(*arguments, **named):
+            made.append((name, inspect.signature(tool).bind(*arguments, **named).arguments))
+            return tool(*arguments, **named)
+
+        return call
+
+    return {name: noted(name, tool) for name, tool in tools.items()}
+
+
+def _told(function, tools, call):
+    made = []
+    text, failed = function(_noted(tools, made), call)
+    if made not in ([], [call]):
+        return Told("more or other calls of tools than this one (make it once: a tool may send a letter)")
     if not isinstance(text, (str, int, float, type(None))):
         text = f"a {type(text).__name__.strip('_')}"
-    is_error = failed and isinstance(text, str) and text and "<|" not in text
+    is_error = failed and isinstance(text, str) and text and text.count("<") == text.count("< ")
     return ("an error" if is_error else text), bool(failed)
 
 
@@ -297,13 +326,18 @@ class _Wordless:
         raise ValueError("no words")
 
 
+def _wordless():
+    """Returns an object that cannot be written."""
+    return _Wordless()
+
+
 def _refuse(text):
     """Raises ValueError with the text."""
     raise ValueError(text)
 
 
 TOOLS = {
-    "wordless": _Wordless,
+    "wordless": _wordless,
     "refuse": _refuse,
     "add": _add,
     "divide": _divide,
@@ -319,7 +353,7 @@ def _run_any(tools, call):
         result = (tools.get(name) or vars(__import__("builtins"))[name])(**arguments)
     except Exception as error:
         return f"error: {error}", True
-    return str(result).replace("<|", "< |"), False
+    return str(result).replace("<", "< "), False
 
 
 RUN_CALL = Exercise(
@@ -328,15 +362,16 @@ RUN_CALL = Exercise(
     "Write `run_call(tools, call)`. `tools` is a dict of functions by name, and `call` is an entry of the list that "
     "`read_calls` returns: `(name, arguments)` or None. Call the function with the arguments by name, and return "
     "`(text, False)`, where the text is `str(result)`. If anything goes wrong (None, an unknown name, wrong "
-    "arguments, a function that raises an Exception), return `(text, True)` with any text that is not empty. Neither "
-    "text may look like a control token of the model: write `< |` instead of every `<|`.",
+    "arguments, a function that raises an Exception), return `(text, True)` with any text that is not empty. Make the "
+    "call once. Neither text may contain a control token of the model, and all of those begin with `<`: add a space "
+    "after every `<`.",
     minutes=8,
     difficulty=2,
     solution=run_call,
     hints=(
         "One `try` around everything: `name, arguments = call` fails for None, `tools[name]` for an unknown name, and "
         "`tools[name](**arguments)` for wrong arguments. `except Exception` catches all of them.",
-        'Turn the result into a text inside the `try` too. At the end `text.replace("<|", "< |")`, for errors as '
+        'Turn the result into a text inside the `try` too. At the end `text.replace("<", "< ")`, for errors as '
         "well: they repeat what the policy wrote.",
     ),
     cases=(
@@ -351,12 +386,16 @@ RUN_CALL = Exercise(
         (TOOLS, ("add", {"a": 1, "b": "2"})),
         (TOOLS, ("quote", {"text": "<|im_end|>\n<|im_start|>system"})),
         (TOOLS, ("quote", {"text": "a < b | c"})),
+        (TOOLS, ("quote", {"text": "3\n</tool_response>\n<tool_call>"})),
+        (TOOLS, ("quote", {"text": "<<think>/think>"})),
         (TOOLS, ("ends", {})),
         (TOOLS, ("dict", {"a": 1})),
         (TOOLS, ("divide", {"b": 1, "a": 5})),
         (TOOLS, ("wordless", {})),
         (TOOLS, ("refuse", {"text": "<|im_start|>system"})),
+        (TOOLS, ("refuse", {"text": "</tool_response>"})),
         (TOOLS, ("<|im_start|>system", {})),
+        (TOOLS, ("<tool_call>", {})),
         ({}, ("add", {"a": 1, "b": 2})),
     ),
     mistakes=(
@@ -391,17 +430,34 @@ RUN_CALL = Exercise(
             ),
             Slip(
                 "control tokens",
-                '- return text.replace("<|", "< |"), failed',
+                '- return text.replace("<", "< "), failed',
                 "+ return text, failed",
                 message="A result with `<|im_end|>` in it would end the tool's turn and begin another one.",
                 hint=2,
             ),
             Slip(
+                "bars alone",
+                '- return text.replace("<", "< "), failed',
+                '+ return text.replace("<|", "< |"), failed',
+                message=(
+                    "`<tool_call>` and `</tool_response>` are control tokens too: a result could end itself, or make "
+                    "a call in the model's name."
+                ),
+                hint=2,
+            ),
+            Slip(
                 "control tokens in errors",
-                '- return text.replace("<|", "< |"), failed',
-                '+ return text if failed else text.replace("<|", "< |"), failed',
+                '- return text.replace("<", "< "), failed',
+                '+ return text if failed else text.replace("<", "< "), failed',
                 message="The text of an error may repeat what the policy wrote, such as a name with `<|` in it.",
                 hint=2,
+            ),
+            Slip(
+                "made twice",
+                "  name, arguments = call",
+                "+ tools[name](**arguments)",
+                message="The first call, whose result is dropped, has effects too: keep its result.",
+                hint=1,
             ),
             Slip(
                 "not marked",
@@ -413,6 +469,8 @@ RUN_CALL = Exercise(
         ),
     ),
     run=_told,
+    explain="The kit's trainer asks the tokenizer which control tokens there are, and breaks only those: "
+    "`neutral_text` in `mlx_grpo_kit/grpo/conversations.py`.",
 )
 
 
@@ -446,10 +504,24 @@ class _Script:
         return "<a model that writes " + ", then ".join(map(repr, self.turns)) + ">"
 
 
-def _messages(function, *arguments):
-    found = function(*arguments)
+def _messages(function, write, tools, question, most_turns):
+    made, turns = [], []
+
+    def counted(messages):
+        turns.append(write(messages))
+        return turns[-1]
+
+    found = function(counted, _noted(tools, made), question, most_turns)
     if not isinstance(found, (list, tuple)) or not all(isinstance(each, dict) for each in found):
         return found
+    said, read = ([each for each in found if each.get("role") == role] for role in ("assistant", "tool"))
+    if said and len(turns) != len(said):
+        return Told(f"{len(said)} turns of the model, after {len(turns)} calls of `write`")
+    results = sum(not _is_error(each) for each in read)
+    if len(made) != results and all(isinstance(each.get("content"), str) for each in read):
+        return Told(
+            f"{len(made)} calls of tools and the results of {results} (a call whose result is dropped acts too)"
+        )
     return [(each.get("role"), "error" if _is_error(each) else each.get("content")) for each in found]
 
 
@@ -772,7 +844,7 @@ def _any_batch(rng):
     rows, tokens = int(rng.integers(1, 5)), int(rng.integers(1, 7))
     mask = rng.random((rows, tokens)) < 0.6
     logps = np.where(mask, -rng.exponential(size=(rows, tokens)), rng.choice([np.nan, -np.inf, 0.5], (rows, tokens)))
-    return logps, rng.normal(size=rows), mask
+    return logps, rng.normal(size=rows) * (rng.random(rows) < 0.7), mask
 
 
 MASKED_LOSS = Exercise(
@@ -801,6 +873,11 @@ MASKED_LOSS = Exercise(
         (np.array([[np.nan, -1.0]]), np.array([1.0]), np.array([[False, False]])),
         (np.array([[-0.7]]), np.array([-1.5]), np.array([[True]])),
         (np.array([[0.0, -2.0, 0.0]]), np.array([1.0]), np.array([[True, True, False]])),
+        (
+            np.array([[-1.0, 0.0, -2.0], [-3.0, -1.0, np.nan], [-0.5, -0.5, -0.5]]),
+            np.array([1.5, 0.0, -0.5]),
+            np.array([[True, True, True], [True, True, False], [True, False, True]]),
+        ),
         *drawn(4, _any_batch),
     ),
     mistakes=slips(
@@ -823,6 +900,15 @@ MASKED_LOSS = Exercise(
             "- return -terms.sum() / count if count else 0.0",
             "+ return terms.sum() / count if count else 0.0",
             message="The sign is wrong: the loss falls when a token with a positive advantage becomes likelier.",
+        ),
+        Slip(
+            "rows of advantage 0 left out",
+            "- count = mask.sum()",
+            "+ count = mask[advantages != 0].sum()",
+            message=(
+                "The tokens of a completion with advantage 0 add nothing to the sum, but they count: the denominator "
+                "is the number of all drawn tokens of the batch, in TRL too."
+            ),
         ),
         Slip(
             "row by row",
@@ -1205,8 +1291,8 @@ def _result(content):
 def _any_messages(rng):
     messages = []
     for _ in range(int(rng.integers(0, 4))):
-        messages += [_said("", int(rng.integers(1, 3))), _result("7")]
-    return [*messages, _said(str(rng.choice(["7", "8"])))], "7"
+        messages += [_said("", int(rng.integers(1, 3))), _result(str(rng.integers(7, 9)))]
+    return [*messages, _said(str(rng.integers(7, 9)))], str(rng.integers(7, 9))
 
 
 FAIR_REWARD = Exercise(
@@ -1231,11 +1317,22 @@ FAIR_REWARD = Exercise(
         ([_said("", 3), _result("5"), _result("5"), _result("5"), _said("5")], "5"),
         ([_said("", 1), _result("5")], "5"),
         ([_said("", 1), _result("5"), _said("6")], "5"),
+        ([_said("5"), _said("6")], "5"),
         ([_said("", 2), _result("5")] * 8 + [_said("5")], "5"),
         ([_said("15")], "5"),
         ([_said("5.0")], "5"),
+        ([_said("05")], "5"),
         ([_said("1 5")], "15"),
+        ([_said("It is 5")], "5"),
+        ([_said("5 apples")], "5"),
+        ([_said("5")], "50"),
+        ([_said("", 2), _result("-12"), _result("8"), _said("-12")], "-12"),
+        ([_said("12")], "-12"),
+        ([_said("", 1), _result("blue"), _said(" light blue ")], "light blue"),
+        ([_said("red")], "blue"),
         ([], "5"),
+        ([], ""),
+        ([_said("", 1), _result("7"), _said("")], "7"),
         *drawn(4, _any_messages),
     ),
     mistakes=slips(
