@@ -30,7 +30,7 @@ def computed(forward: Callable[..., np.ndarray], arrays: list[np.ndarray | None]
     if not floats:
         result = forward(*arrays)
         if result.dtype.kind != "f":  # a sum of uint8 is a uint64 in NumPy
-            return result.astype(np.int64) if result.dtype == np.uint64 and np.uint64 not in dtypes else result
+            return result.astype(np.int64) if result.dtype == np.uint64 and result.dtype not in dtypes else result
         wide = np.dtype(np.float64)  # again, because NumPy computes exp of int8 in float16
     else:
         wide = np.result_type(np.float32, *floats)
