@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 
 from mlx_grpo_kit.runtime import mx
@@ -14,6 +16,13 @@ LossFunction = Callable[[dict[str, mx.array]], mx.array]
 
 class GradientError(ValueError):
     """The loss cannot be differentiated as asked; the message says why and what to do."""
+
+
+class GradientWarning(UserWarning):
+    """The loss depends on a parameter whose gradient is lost; the message names it."""
+
+
+CONSTANTS = "behind mx.stop_gradient or used only by a closure inside mx.checkpoint or an mx.custom_function"
 
 
 class _NamedParams(dict):
@@ -36,6 +45,10 @@ def value_and_grad(loss_fn: LossFunction, params: Mapping[str, mx.array]) -> tup
         (loss, grads), evaluated: a scalar array, and for each parameter a gradient under the same name, of the same
         shape and dtype. A parameter that the loss does not use has gradient zero.
 
+    Warns:
+        GradientWarning: the loss depends on a parameter to which no path leads, because it is behind mx.stop_gradient
+            or used only by a closure inside mx.checkpoint or an mx.custom_function.
+
     Raises:
         GradientError: the loss is not a scalar array, is NaN, or does not depend on the parameters; a gradient contains
             NaN; `loss_fn` uses a missing parameter; a parameter is not a floating-point array. Infinite losses and
@@ -50,32 +63,42 @@ def value_and_grad(loss_fn: LossFunction, params: Mapping[str, mx.array]) -> tup
             "The loss is NaN. Look for NaN in what goes in (parameters, rewards, log-probabilities), then for 0 / 0, "
             "inf - inf and the logarithm of a negative number in the loss function."
         )
-    _check_gradients(loss, grads)
-    if not any(mx.any(grad != 0).item() for grad in grads.values()) and not _has_path(loss_fn, params):
+    zeros = _check_gradients(loss, grads)
+    if len(zeros) == len(grads) and not _names_with_a_path(loss_fn, params):
         raise GradientError(
             "There is no path from params to the loss: compute the forward pass inside the loss function, from the "
-            "dictionary it is given. Values computed before it, from another dictionary, or behind mx.stop_gradient "
-            "are constants to the gradient."
+            f"dictionary it is given. Values computed before it, from another dictionary, or {CONSTANTS} are constants "
+            "to the gradient."
+        )
+    if zeros and (lost := _used_without_a_path(loss_fn, params, zeros)):
+        warnings.warn(
+            f"The loss depends on {_some(lost)}, but no path leads to {'it' if len(lost) == 1 else 'them'}, so the "
+            f"gradient is 0: what is {CONSTANTS} is a constant to the gradient. Pass the parameter to that function as "
+            "an argument. If it is meant to be constant, leave it out of params.",
+            GradientWarning,
+            stacklevel=2,
         )
     return loss, grads
 
 
-def _check_gradients(loss: mx.array, grads: Mapping[str, mx.array]) -> None:
-    """Raise GradientError for NaN in a gradient; the message names the parameters."""
-    # A sum is a single pass without a copy, and is NaN if a term is. It is also NaN for inf and -inf, so check again
-    # then.
-    total = mx.stack([grad.sum().astype(mx.float32) for grad in grads.values()]).sum()
-    if not math.isnan(total.item()):
-        return
-    names = [name for name, grad in grads.items() if mx.any(mx.isnan(grad)).item()]
+def _check_gradients(loss: mx.array, grads: Mapping[str, mx.array]) -> list[str]:
+    """Raise GradientError for NaN in a gradient; return the names of the gradients that are 0 everywhere."""
+    # A sum is a single pass without a copy, and is NaN if a term is. It is also NaN for inf and -inf, and 0 for 1 and
+    # -1, so check again then.
+    sums = dict(zip(grads, mx.stack([grad.sum().astype(mx.float32) for grad in grads.values()]).tolist(), strict=True))
+    names = [name for name, total in sums.items() if math.isnan(total) and mx.any(mx.isnan(grads[name])).item()]
     if names:
-        some = ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         raise GradientError(
             f"The loss is {loss.item():.4g}, but the gradients of {len(names)} of {len(grads)} parameters hold NaN: "
-            f"{some}. The backward pass multiplied 0 by infinity: look for an exp that overflows (a ratio of "
+            f"{_some(names)}. The backward pass multiplied 0 by infinity: look for an exp that overflows (a ratio of "
             "probabilities that are far apart), and for a square root, logarithm or division that mx.where leaves out "
             "of the loss. Bound or replace its input, not its result: mx.sqrt(mx.where(x > 0, x, 1.0))."
         )
+    return [name for name, total in sums.items() if total == 0 and not mx.any(grads[name] != 0).item()]
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def check_parameters(params: Mapping[str, mx.array], what: str = "Parameter") -> None:
@@ -110,11 +133,25 @@ def scalar_loss(loss_fn: LossFunction, params: dict[str, mx.array]) -> mx.array:
     return loss.reshape(())
 
 
-def _has_path(loss_fn: LossFunction, params: Mapping[str, mx.array]) -> bool:
-    """True if a path leads from the loss to any parameter, although every gradient is zero.
+def _names_with_a_path(loss_fn: LossFunction, params: Mapping[str, mx.array]) -> set[str]:
+    """The parameters to which a path leads from the loss, although their gradients may be zero.
 
     Zero gradients prove nothing: a group of equal rewards gives them too. So send NaN back from the loss. Even a
         product with 0 keeps NaN, so it arrives at every parameter with a path.
     """
     grads = mx.grad(lambda tracked: math.nan * scalar_loss(loss_fn, tracked))(dict(params))
-    return any(mx.any(mx.isnan(grad)).item() for grad in grads.values())
+    return {name for name, grad in grads.items() if mx.any(mx.isnan(grad)).item()}
+
+
+def _used_without_a_path(loss_fn: LossFunction, params: Mapping[str, mx.array], names: list[str]) -> list[str]:
+    """The parameters among `names` from which NaN reaches the loss, but to which none comes back from it."""
+
+    def reaches_the_loss(*names: str) -> bool:
+        nans = {name: mx.full(params[name].shape, math.nan, params[name].dtype) for name in names}
+        return math.isnan(scalar_loss(loss_fn, {**params, **nans}).item())
+
+    with suppress(Exception):  # a loss function may refuse NaN with an error of its own
+        if reaches_the_loss(*names):  # one forward pass, for parameters that the loss does not use
+            with_path = _names_with_a_path(loss_fn, params)
+            return [name for name in names if name not in with_path and reaches_the_loss(name)]
+    return []

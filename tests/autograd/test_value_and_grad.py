@@ -1,12 +1,13 @@
 """value_and_grad: the right numbers, and one clear sentence for each way to get none."""
 
 import math
+import warnings
 
 import numpy as np
 import pytest
 import torch
 
-from mlx_grpo_kit.autograd import GradientError, value_and_grad
+from mlx_grpo_kit.autograd import GradientError, GradientWarning, value_and_grad
 from mlx_grpo_kit.grpo import LOSS_TYPES, GRPOLossConfig, grpo_loss_and_metrics
 from mlx_grpo_kit.runtime import mx
 
@@ -87,6 +88,72 @@ def test_parameters_that_only_choose():
     """A comparison depends on the parameters, but no gradient goes through it."""
     with pytest.raises(GradientError, match="no path from params to the loss"):
         value_and_grad(lambda p: (p["w"] @ X > p["b"]).astype(mx.float32).mean(), PARAMS)
+
+
+@mx.custom_function
+def cubed(x):
+    return x**3
+
+
+def by_checkpoint(p):
+    return mx.checkpoint(lambda x: p["w"] @ x)(X + p["b"][0])
+
+
+def by_checkpoint_of_a_derived_array(p):
+    doubled = 2 * p["w"]
+    return mx.checkpoint(lambda x: doubled @ x)(X + p["b"][0])
+
+
+def by_custom_function(p):
+    @mx.custom_function
+    def project(x):
+        return p["w"] @ x
+
+    @project.vjp
+    def project_vjp(x, cotangent, output):
+        return cotangent @ p["w"]
+
+    return project(X + p["b"][0])
+
+
+def by_stop_gradient(p):
+    return mx.stop_gradient(p["w"]) @ (X + p["b"][0])
+
+
+@pytest.mark.parametrize(
+    "program", [by_checkpoint, by_checkpoint_of_a_derived_array, by_custom_function, by_stop_gradient]
+)
+def test_a_parameter_whose_gradient_is_lost_gets_a_warning(program):
+    with pytest.warns(
+        GradientWarning, match="loss depends on 'w', but no path leads to it.*inside mx.checkpoint"
+    ) as seen:
+        _, grads = value_and_grad(lambda p: program(p).sum(), PARAMS)
+    assert len(seen) == 1
+    assert not np.array(grads["w"]).any()
+    assert np.array(grads["b"]).any()
+    with pytest.raises(GradientError, match=r"no path from params to the loss.*inside mx.checkpoint"):
+        value_and_grad(lambda p: program({**p, "b": PARAMS["b"]}).sum(), {"w": PARAMS["w"]})
+
+
+def refuses_nan(p):
+    assert not mx.isnan(p["w"]).any().item()
+    return p["b"].sum()
+
+
+@pytest.mark.parametrize(
+    "loss_fn",
+    [
+        lambda p: mx.checkpoint(lambda w, x: w @ x)(p["w"], X + p["b"][0]).sum(),
+        lambda p: p["b"].sum(),
+        lambda p: cubed(p["b"]).sum() + 0 * p["w"].sum(),
+        lambda p: (p["b"] * (p["w"] @ X > 0)).sum(),
+        refuses_nan,
+    ],
+)
+def test_a_gradient_that_is_rightly_zero_gets_no_warning(loss_fn):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        value_and_grad(loss_fn, PARAMS)
 
 
 @pytest.mark.parametrize("factor", [0.0, 1e-30])
