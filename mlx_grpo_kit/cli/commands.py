@@ -132,7 +132,7 @@ def _fuse(options: argparse.Namespace) -> int:
     from mlx_grpo_kit.runs.folder import check_writable
 
     check_writable(options.output)
-    folder = fuse(options.adapter, options.output, options.model and model_folder(options.model))
+    folder = fuse(options.adapter, options.output, options.model and model_folder(options.model), options.dtype)
     print(f"{folder} is now a Hugging Face folder.")
     return 0
 

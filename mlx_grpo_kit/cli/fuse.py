@@ -7,11 +7,18 @@ from pathlib import Path
 
 from mlx_grpo_kit.qwen3 import dequantize, load_adapters, load_pretrained, load_tokenizer, merge, save_pretrained
 from mlx_grpo_kit.qwen3.adapter_base import base_of, bases_of
-from mlx_grpo_kit.qwen3.params import check_finite
+from mlx_grpo_kit.qwen3.adapters import warn_of_rounding
+from mlx_grpo_kit.qwen3.params import cast_floats, check_finite
+from mlx_grpo_kit.runtime import mx
 
 
-def fuse(adapter: str | os.PathLike, output: str | os.PathLike, model: str | os.PathLike | None = None) -> Path:
-    """Write the policy of `model` with `adapter` merged in, in the model's dtype. Returns the folder's path.
+def fuse(
+    adapter: str | os.PathLike,
+    output: str | os.PathLike,
+    model: str | os.PathLike | None = None,
+    dtype: str | None = None,
+) -> Path:
+    """Write the policy of `model` with `adapter` merged in. Returns the folder's path.
 
     A quantized model becomes floats, because the adapters' changes are finer than the steps of quantization.
 
@@ -19,6 +26,9 @@ def fuse(adapter: str | os.PathLike, output: str | os.PathLike, model: str | os.
         adapter: a folder that the kit, mlx-lm or PEFT wrote.
         output: the folder to write; it appears complete or not at all.
         model: the folder of the base model; None takes the one that `adapter` names.
+        dtype: "float32", "bfloat16" or "float16"; None takes the model's.
+
+    Warns (RuntimeWarning) if rounding to the dtype takes away much of the adapters' change.
 
     Raises:
         FileNotFoundError: a folder or a file is missing.
@@ -35,7 +45,12 @@ def fuse(adapter: str | os.PathLike, output: str | os.PathLike, model: str | os.
     config, params = load_pretrained(model, dtype=None)
     adapters = load_adapters(adapter, config)
     adapters.check_base(params)
+    if dtype is not None:
+        params = cast_floats(params, mx.float32)
     fused = dequantize(config, merge(params, adapters.lora, adapters.scale))
+    if dtype is not None:
+        fused = cast_floats(fused, getattr(mx, dtype))
+    warn_of_rounding(params, fused, adapters)
     try:
         check_finite(fused)
     except ValueError as error:

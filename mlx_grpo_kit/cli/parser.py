@@ -224,6 +224,8 @@ def _add_fuse(commands: Any) -> None:
     fuse.add_argument("--model", type=name, metavar="FOLDER", help=words)
     words = "the Hugging Face folder to write; a quantized model becomes floats"
     fuse.add_argument("--output", required=True, metavar="DIR", help=words)
+    words = "dtype of the new folder (default: the model's); bfloat16 rounds small changes away, float32 keeps them"
+    fuse.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help=words)
 
 
 def _add_lab(commands: Any) -> None:

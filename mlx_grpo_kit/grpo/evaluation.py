@@ -77,8 +77,16 @@ def pass_at(k: int, correct: np.ndarray) -> float:
 
     `correct` is bool [P, n]. The mean over problems of 1 - C(n - c, k) / C(n, k), where c of n completions are right:
     the unbiased estimate of Chen et al. 2021, https://arxiv.org/abs/2107.03374.
+
+    Raises ValueError unless k is a whole number from 1 to n.
     """
+    correct = np.asarray(correct, bool)
+    if correct.ndim != 2 or not correct.size:
+        raise ValueError(f"correct has shape {correct.shape}; expected (P, n): n completions of each of P problems.")
     n = correct.shape[1]
+    check_whole("k", k, at_least=1)
+    if k > n:
+        raise ValueError(f"k is {k}, and each problem has {n} completions; expected at most as many. Sample more.")
     return float(np.mean([1 - math.comb(n - c, k) / math.comb(n, k) for c in correct.sum(axis=1).tolist()]))
 
 

@@ -13,7 +13,7 @@ from mlx_grpo_kit.grpo.config import GRPOConfig
 from mlx_grpo_kit.qwen3 import Qwen3Config, save_pretrained, validate_params
 from mlx_grpo_kit.qwen3.adapters import Adapters, save_adapters
 from mlx_grpo_kit.qwen3.lora import adapt, fingerprint, init_lora
-from mlx_grpo_kit.qwen3.params import check_weights
+from mlx_grpo_kit.qwen3.params import cast_floats, check_weights
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.runtime import mx
 
@@ -54,10 +54,10 @@ class Policy:
             _refuse_quantized(params)
             validate_params(params, config)
         dtype = mx.bfloat16 if args.bf16 else params["final_norm.weight"].dtype
-        frozen = _cast(params, dtype) if args.lora_r else None
+        frozen = cast_floats(params, dtype) if args.lora_r else None
         if args.lora_r:
             params = init_lora(config, params, args.lora_r, args.lora_targets, args.seed)
-        policy = cls(config, _cast(params, mx.float32), dtype, frozen, args.lora_scale if args.lora_r else 1.0)
+        policy = cls(config, cast_floats(params, mx.float32), dtype, frozen, args.lora_scale if args.lora_r else 1.0)
         if args.beta:
             policy = replace(policy, reference=frozen or policy.params)
         return policy._evaluated()
@@ -70,7 +70,7 @@ class Policy:
     def beside(self, base: Mapping[str, mx.array], with_reference: bool) -> Policy:
         """The policy of loaded adapters and their base. Raises ValueError for parameters that do not fit `config`."""
         check_weights(base, self.config)
-        frozen = _cast(base, self.dtype)
+        frozen = cast_floats(base, self.dtype)
         return replace(self, frozen=frozen, reference=frozen if with_reference else None)._evaluated()
 
     @property
@@ -126,14 +126,6 @@ class Policy:
             flat = value.reshape(-1)
             said.update(name.encode() + np.array(flat[:: flat.size // 64 + 1]).tobytes())
         return said.digest()
-
-
-def _cast(params: Mapping[str, mx.array], dtype: mx.Dtype) -> dict[str, mx.array]:
-    """The same arrays in another dtype; quantized ones are unchanged."""
-    return {
-        name: value.astype(dtype) if mx.issubdtype(value.dtype, mx.floating) else value
-        for name, value in params.items()
-    }
 
 
 def _refuse_quantized(params: Mapping[str, mx.array]) -> None:

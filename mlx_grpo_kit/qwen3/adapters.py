@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from mlx_grpo_kit.files import check_saved, replaced_folder, whole_folder
 from mlx_grpo_kit.qwen3.adapter_base import SETTINGS, adapter_settings
 from mlx_grpo_kit.qwen3.config import Qwen3Config
 from mlx_grpo_kit.qwen3.lora import SCALES, check_adapters, fingerprint
+from mlx_grpo_kit.qwen3.matrices import matrix
 from mlx_grpo_kit.qwen3.params import check_finite
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.qwen3.weight_files import config_json, hugging_face_name, kit_name, load_arrays, save_arrays
@@ -37,6 +39,9 @@ NOT_PLAIN = (
     "target_parameters", "trainable_token_indices", "layer_replication", "alora_invocation_tokens", "arrow_config",
 )  # fmt: skip
 """PEFT's settings with which a model is not W + scale (A B)^T."""
+
+LARGEST_ERROR = 0.25
+"""The share of the adapters' change that rounding may take away without a warning."""
 
 CHANGES_BASE = ("pissa", "olora", "corda", "loftq")
 """PEFT's initializations that subtract the first adapters from the base, so that no folder contains that base."""
@@ -68,6 +73,31 @@ class Adapters:
                 f"These adapters were trained with another base model{named}: its parameters differ from these. Pass "
                 "that model."
             )
+
+
+def warn_of_rounding(params: Mapping[str, mx.array], merged: Mapping[str, mx.array], adapters: Adapters) -> None:
+    """Warn (RuntimeWarning) if much of the adapters' change was lost in the rounding of the merged weights.
+
+    Args:
+        params: the base model.
+        merged: the same with the adapters merged in, as `merge` returns it.
+    """
+    lost = whole = 0.0
+    for stem in {name.rpartition(".")[0] for name in adapters.lora}:
+        name, (a, b) = f"{stem}.weight", (adapters.lora[f"{stem}.lora_{kind}"].astype(mx.float32) for kind in "ab")
+        change = adapters.scale * (a @ b).T
+        base = matrix(params, stem, a.shape[0])[:].astype(merged[name].dtype)
+        error = merged[name].astype(mx.float32) - base.astype(mx.float32) - change
+        lost, whole = lost + error.square().sum().item(), whole + change.square().sum().item()
+    if lost > LARGEST_ERROR**2 * whole:
+        dtype = str(merged[name].dtype).rpartition(".")[2]
+        warnings.warn(
+            f"In {dtype} the merged weights differ from what the adapters make of the model by "
+            f"{math.sqrt(lost / whole):.0%} of the adapters' change, because {dtype} rounds small changes away. Merge "
+            "them in float32: fuse --dtype float32, load_pretrained(folder, mx.float32).",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
 def save_adapters(

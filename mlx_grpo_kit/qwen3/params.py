@@ -155,6 +155,14 @@ def check_weights(params: Mapping[str, mx.array], config: Qwen3Config) -> None:
     validate_params(found, config)
 
 
+def cast_floats(params: Mapping[str, mx.array], dtype: mx.Dtype) -> dict[str, mx.array]:
+    """The same arrays in another dtype; packed numbers of quantized matrices are unchanged."""
+    return {
+        name: value.astype(dtype) if mx.issubdtype(value.dtype, mx.floating) else value
+        for name, value in params.items()
+    }
+
+
 def check_finite(params: Mapping[str, mx.array]) -> None:
     """Raise ValueError for parameters that contain NaN or an infinity, which would make every output NaN.
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from mlx_grpo_kit.files import check_saved, read_json, replaced_folder, whole_folder
 from mlx_grpo_kit.qwen3.adapter_base import base_of
-from mlx_grpo_kit.qwen3.adapters import load_adapters
+from mlx_grpo_kit.qwen3.adapters import load_adapters, warn_of_rounding
 from mlx_grpo_kit.qwen3.config import Qwen3Config
 from mlx_grpo_kit.qwen3.lora import merge
-from mlx_grpo_kit.qwen3.params import check_finite, check_weights, param_names, validate_params
+from mlx_grpo_kit.qwen3.params import cast_floats, check_finite, check_weights, param_names, validate_params
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.qwen3.weight_files import config_json, hugging_face_name, kit_name, load_arrays, save_arrays
 from mlx_grpo_kit.runtime import mx
@@ -58,8 +58,7 @@ def load_pretrained(
         raise ValueError(f"The weights in {folder} do not fit its config.json. {error}") from error
     params = {name: params[name] for name in _in_order(config, params)}
     if dtype is not None:
-        is_number = {name: mx.issubdtype(value.dtype, mx.floating) for name, value in params.items()}
-        params = {name: value.astype(dtype) if is_number[name] else value for name, value in params.items()}
+        params = cast_floats(params, dtype)
     mx.eval(params)
     try:
         check_finite(params)
@@ -100,7 +99,9 @@ def _load_merged(folder: Path, dtype: mx.Dtype | None) -> tuple[Qwen3Config, dic
     config, params = load_pretrained(base_of(folder), dtype)
     adapters = load_adapters(folder, config)
     adapters.check_base(params)
-    return config, merge(params, adapters.lora, adapters.scale)
+    merged = merge(params, adapters.lora, adapters.scale)
+    warn_of_rounding(params, merged, adapters)
+    return config, merged
 
 
 def _in_order(config: Qwen3Config, params: Mapping[str, mx.array]) -> Iterator[str]:
@@ -133,13 +134,18 @@ def _weight_files(folder: Path) -> list[Path]:
 
 
 def drop_second_embedding(params: dict[str, mx.array]) -> None:
-    """Remove a tied embedding's second copy, which some writers store as the output layer.
+    """Remove a tied embedding's second copy, which some writers store as the output layer, quantized or not.
 
     If it differs, raise ValueError.
     """
-    output = params.pop("lm_head.weight", None)
-    embedding = params.get("embedding.weight", output)
-    if output is not None and not mx.array_equal(output, embedding, equal_nan=True).item():
+    parts = ("weight", "scales", "biases")
+    output = {part: params.pop(f"lm_head.{part}") for part in parts if f"lm_head.{part}" in params}
+    embedding = {part: params[f"embedding.{part}"] for part in parts if f"embedding.{part}" in params}
+    equal = output.keys() == embedding.keys() and all(
+        mx.array_equal(output[part], embedding[part], equal_nan=mx.issubdtype(output[part].dtype, mx.floating)).item()
+        for part in output
+    )
+    if output and embedding and not equal:
         raise ValueError(
             "tie_word_embeddings is true, but lm_head.weight is not the embedding. Set it to false if the model was "
             "trained with a separate output layer."

@@ -116,6 +116,32 @@ def test_adapters_do_not_fuse_with_another_model(tmp_path, capsys):
     assert all(mx.array_equal(value, theirs[name]) for name, value in ours.items())
 
 
+@pytest.mark.parametrize(("size", "lost"), [(1.0, False), (1e-4, True), (0.0, False)])
+def test_fuse_says_what_rounding_takes_away(tmp_path, capsys, size, lost):
+    """bfloat16 has 8 bits: a change a thousand times smaller than a weight is gone. float32 keeps it."""
+    config, params = load_pretrained(TINY_CHAT, None)
+    assert params["embedding.weight"].dtype == mx.bfloat16
+    lora = {name: value + 0.1 * size if name.endswith("b") else value
+            for name, value in init_lora(config, params, 2).items()}  # fmt: skip
+    save_adapters(tmp_path / "lora", config, Adapters(lora, 1.0, str(TINY_CHAT), fingerprint(params)))
+    fuse = ["fuse", "--adapter", str(tmp_path / "lora"), "--output"]
+    assert main([*fuse, str(tmp_path / "half")]) == 0
+    said = capsys.readouterr().err
+    assert ("warning: In bfloat16 the merged weights differ" in said and "--dtype float32" in said) == lost
+    assert main([*fuse, str(tmp_path / "whole"), "--dtype", "float32"]) == 0
+    assert "warning" not in capsys.readouterr().err
+    kept = load_pretrained(tmp_path / "whole", None)[1]
+    assert {value.dtype for value in kept.values()} == {mx.float32}
+    for name, value in params.items():
+        expected = np.array(value.astype(mx.float32), np.float64)
+        if (stem := name.removesuffix(".weight")) + ".lora_a" in lora:
+            expected += (np.array(lora[f"{stem}.lora_a"], np.float64) @ np.array(lora[f"{stem}.lora_b"])).T
+        np.testing.assert_allclose(kept[name], expected, atol=1e-6)
+    assert main([*fuse, str(tmp_path / "rounded"), "--dtype", "bfloat16"]) == 0
+    half, rounded = (load_pretrained(tmp_path / name, None)[1] for name in ("half", "rounded"))
+    assert all(mx.array_equal(value, rounded[name]) for name, value in half.items())
+
+
 def test_fuse_replaces_nothing_that_it_reads(tmp_path, capsys):
     base = tmp_path / "base"
     assert train(tmp_path / "full") == 0

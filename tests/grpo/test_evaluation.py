@@ -27,6 +27,16 @@ def test_pass_at_k_is_the_mean_over_all_choices_of_k(k):
     assert pass_at(k, correct) == pytest.approx(np.mean(chosen), abs=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("k", "shape", "message"),
+    [(8, (3, 4), "k is 8, and each problem has 4 completions"), (5, (3, 4), "k is 5"), (0, (3, 4), "k is 0"),
+     (1.5, (3, 4), "k is 1.5"), (1, (3, 0), r"correct has shape \(3, 0\)"), (1, (4,), r"correct has shape \(4,\)")],
+)  # fmt: skip
+def test_more_completions_than_there_are_have_no_pass_rate(k, shape, message):
+    with pytest.raises(ValueError, match=message):
+        pass_at(k, np.ones(shape, bool))
+
+
 @pytest.mark.parametrize(("right", "n"), [(0, 20), (1, 1), (7, 20), (256, 256), (100, 256)])
 def test_the_interval_of_single_completions_is_wilsons(right, n):
     correct = np.arange(n)[:, None] < right

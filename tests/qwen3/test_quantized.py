@@ -1,6 +1,7 @@
 """Folders that mlx-lm has quantized: its logits and its greedy tokens, in as little memory, and refusals in words."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -61,6 +62,30 @@ def test_logits_are_mlx_lms(folder):
     np.testing.assert_allclose(one, model(ids[:1, :1]), rtol=1e-4, atol=1e-4)
     kept = sum(value.nbytes for value in params.values())
     assert kept < 0.45 * sum(value.nbytes for value in dequantize(config, params).values())
+
+
+@pytest.mark.parametrize("changed", [None, "weight", "scales", "biases", "missing"])
+def test_a_tied_model_with_a_quantized_copy_of_its_output_layer(folder, tmp_path, changed):
+    """An equal copy is dropped; another output layer is not."""
+    _, expected = load_pretrained(folder, None)
+    shutil.copytree(folder, tmp_path / "q")
+    stored = mx.load(str(folder / "model.safetensors"))
+    for part in ("weight", "scales", "biases"):
+        copy = stored[f"model.embed_tokens.{part}"]
+        stored[f"lm_head.{part}"] = copy + 1 if part == changed else copy
+    if changed == "missing":
+        del stored["lm_head.scales"], stored["lm_head.biases"]
+    mx.save_safetensors(str(tmp_path / "q" / "model.safetensors"), stored, {"format": "mlx"})
+    settings = json.loads((folder / "config.json").read_text())
+    (tmp_path / "q" / "config.json").write_text(json.dumps(settings | {"tie_word_embeddings": True}))
+    if changed is not None:
+        with pytest.raises(ValueError, match=r"tie_word_embeddings is true, but lm_head.weight is not the embedding"):
+            load_pretrained(tmp_path / "q")
+        return
+    _, params = load_pretrained(tmp_path / "q", None)
+    assert {name for name in expected if not name.startswith("lm_head.")} == params.keys()
+    for name, value in params.items():
+        assert mx.array_equal(value, expected[name]).item(), name
 
 
 def test_greedy_tokens_are_mlx_lms(folder):
