@@ -70,6 +70,8 @@ class Exercise:
             among them is quoted in messages: "x * x". `drawn` makes some with a seed, in addition to those picked by
                 hand.
         mistakes: wrong answers with their own messages; `slips` makes those that are edits of the solution.
+        also_right, also_wrong: answers that the tests try, as text (see `slips.variants`): right ones in another style,
+            and wrong ones that no mistake describes, or that one describes in other words.
         run: how a function is tried: (function, *arguments) -> something comparable. By default it is called.
         explain: a text that is shown after a pass, if there is more to see.
         in_place: True if the answer must change its input. Otherwise an answer that does so gets a message.
@@ -88,6 +90,8 @@ class Exercise:
     hints: Sequence[str]
     cases: Sequence[tuple] = ()
     mistakes: Sequence[Mistake] = ()
+    also_right: str = ""
+    also_wrong: str = ""
     run: Callable[..., Any] = lambda function, *arguments: function(*arguments)
     explain: str = ""
     in_place: bool = False

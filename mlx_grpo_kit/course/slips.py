@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
 import itertools
+import linecache
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
@@ -14,38 +17,104 @@ from mlx_grpo_kit.course.exercise import Mistake
 
 
 class Slip:
-    """A mistake as a diff of the solution.
-
-        Slip(
-            "no correction",
-            '- m_hat = m / (1 - beta1 ** state["t"])',
-            "+ m_hat = m",
-            message="The bias of m is left in: ...",
-            hint=2,
-        )
-
-    Args:
-        name, message, hint: as in `Mistake`.
-        diff: lines as in `edited`.
-    """
+    """A mistake in the older form, as arguments."""
 
     def __init__(self, name: str, *diff: str, message: str, hint: int = 1):
         self.name, self.diff, self.message, self.hint = name, diff, message, hint
 
 
-def slips(solution: Callable[..., Any], *edits: Slip) -> tuple[Mistake, ...]:
-    """Mistakes made by editing a solution's source.
+def slips(solution: Callable[..., Any], text: str | Slip, *more: Slip) -> tuple[Mistake, ...]:
+    r"""Mistakes made by editing a solution's source, written down as plain text.
+
+    Each mistake is its name, a diff of the solution (see `edited`) and the message that a reader gets:
+
+        divided by n (2)
+        - std = np.sqrt(squares.sum() / (n - 1))
+        + std = np.sqrt(squares.sum() / n)
+        ! Your standard deviation divides by n, which is NumPy's default.
+        ! Here it divides by n - 1: `ddof=1`.
+
+    A number in parentheses after the name is the hint that the message points to; without one it is the first. A line
+    `or` between two diffs gives the same message to both. Mistakes that replace the same lines of the solution form a
+    group: the lines stand once above them, after `@ `, each diff begins with its first `+`, and an empty line ends the
+    group.
 
     Args:
         solution: a function or a class, as in an Exercise.
-        edits: the changes of each mistake.
+        text: the mistakes; a raw string, since code may contain backslashes.
 
-    Raises ValueError like `edited`, and for a slip without a diff.
+    Raises ValueError like `edited`, and for a mistake without a diff or without a message.
     """
-    for each in edits:
-        if not each.diff:
-            raise ValueError(f"Slip {each.name!r} of {solution.__name__} changes nothing: it has no diff.")
-    return tuple(Mistake(each.name, edited(solution, *each.diff), each.message, each.hint) for each in edits)
+    if isinstance(text, Slip):
+        return tuple(Mistake(it.name, edited(solution, *it.diff), it.message, it.hint) for it in (text, *more))
+    mistakes: list[Mistake] = []
+    for group in re.split(r"\n[ \t]*\n", text.strip("\n")):
+        lines = group.splitlines()
+        replaced = ["- " + line[2:] for line in lines if line.startswith("@")]
+        lines = [line for line in lines if not line.startswith("@")]
+        while lines:
+            title, *lines = lines
+            body = [*itertools.takewhile(lambda line: line[0] in "-+ " or line == "or", lines)]
+            message = [*itertools.takewhile(lambda line: line[0] == "!", lines[len(body) :])]
+            lines = lines[len(body) + len(message) :]
+            if title[0] in "-+! " or not body or not message:
+                raise ValueError(
+                    f"{title!r} of {solution.__name__} is not a mistake: expected a line with its name, the lines of a "
+                    'diff after "- ", "+ " or two spaces, and its message after "! ".'
+                )
+            name, hint = re.fullmatch(r"(.*?)(?: \((\d+)\))?", title).groups()
+            for diff in [[*part] for other, part in itertools.groupby(body, "or".__eq__) if not other]:
+                wrong = edited(solution, *(replaced if diff[0][0] == "+" else ()), *diff)
+                mistakes.append(Mistake(name, wrong, " ".join(line[2:] for line in message), int(hint or 1)))
+    return tuple(mistakes)
+
+
+def variants(solution: Any, text: str) -> Iterator[tuple[str, Any, str]]:
+    r"""Other answers to an exercise, written down as plain text; yields (name, answer, words of the message).
+
+        # by a loop
+        def total(numbers):
+            result = 0.0
+            for number in numbers:
+                result += number
+            return result
+
+        # the mean, and its message
+        lambda numbers: sum(numbers) / len(numbers)
+        ! Do not divide.
+
+    After a line with the name comes a function, a class, an expression, or a diff of the solution (see `edited`), and
+    after `! ` words that the message contains. Each answer has the names of the solution's module; what stands before
+    the first name, imports for example, all answers have too.
+
+    Args:
+        solution: a function, a class or a value, as in an Exercise; answers to a value have no names but their own.
+        text: the answers; a raw string, since code may contain backslashes.
+    """
+    shared, *parts = re.split(r"^# ", text, flags=re.MULTILINE)
+    names = vars(sys.modules[solution.__module__]) if callable(solution) else {}
+    for part in parts:
+        name, *lines = part.splitlines()
+        code = [line for line in lines if line[:2] != "! "] or [""]
+        words = " ".join(line[2:] for line in lines if line[:2] == "! ")
+        if code[0][:2] in ("- ", "  "):
+            yield name, edited(solution, *filter(None, code)), words
+            continue
+        space = dict(names)
+        exec(shared, space)
+        yield name, _last(name, "\n".join(code), space), words
+
+
+def _last(name: str, code: str, space: dict[str, Any]) -> Any:
+    """The value of the last definition or expression of some code, which finds its names in `space`."""
+    tree = ast.parse(code)
+    last = tree.body[-1]
+    if isinstance(last, ast.Expr):
+        tree.body[-1] = ast.copy_location(ast.Assign([ast.Name("_answer", ast.Store())], last.value), last)
+    file = f"<{name}>"
+    linecache.cache[file] = len(code), None, code.splitlines(keepends=True), file  # for inspect.getsource
+    exec(compile(ast.fix_missing_locations(tree), file, "exec"), space)
+    return space["_answer" if isinstance(last, ast.Expr) else last.name]
 
 
 def edited(solution: Callable[..., Any], *diff: str) -> Callable[..., Any]:

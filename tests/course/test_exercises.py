@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from mlx_grpo_kit.course import Exercise, Slip, check, drawn, slips
-from mlx_grpo_kit.course.catalogue import chapters, exercises
+from mlx_grpo_kit.course import Exercise, check, drawn, slips
+from mlx_grpo_kit.course.catalogue import chapters, exercises, find
 from mlx_grpo_kit.course.exercise import is_stub
-from mlx_grpo_kit.course.slips import edited, patched
+from mlx_grpo_kit.course.slips import edited, patched, variants
 from mlx_grpo_kit.course.trial import TooMuchWorkError, count_work
 from mlx_grpo_kit.tensor import Tensor
 
@@ -61,6 +61,36 @@ def test_each_mistake_gets_its_own_message(exercise, mistake):
     assert 1 <= mistake.hint <= len(exercise.hints)
 
 
+@functools.cache
+def answers(exercise_id, field):
+    exercise = find(exercise_id)
+    return [*variants(exercise.solution, getattr(exercise, field))]
+
+
+def also(field):
+    """Parameters of a test: each of the exercises' other answers, which are compiled when the first one is tried."""
+    named = [(exercise, re.findall(r"^# (.*)", getattr(exercise, field), flags=re.MULTILINE)) for exercise in ALL]
+    places = [(exercise, n, name) for exercise, names in named for n, name in enumerate(names)]
+    return pytest.mark.parametrize(
+        ("exercise", "place"), [each[:2] for each in places], ids=[f"{each.id}-{name}" for each, _, name in places]
+    )
+
+
+@also("also_right")
+def test_right_answers_in_another_style_pass(exercise, place):
+    note = check(exercise.id, answers(exercise.id, "also_right")[place][1])
+    assert note.passed, note
+
+
+@also("also_wrong")
+def test_wrong_answers_are_refused_with_words(exercise, place):
+    _, answer, words = answers(exercise.id, "also_wrong")[place]
+    note = check(exercise.id, answer)
+    assert not note.passed
+    assert "Not attempted" not in repr(note)
+    assert words in note.text if words else not any(mistake.message in note.text for mistake in exercise.mistakes)
+
+
 @pytest.mark.parametrize("exercise", ALL, ids=lambda exercise: exercise.id)
 def test_a_failing_answer_gets_the_reason(exercise):
     def broken(*arguments):
@@ -76,7 +106,8 @@ def test_a_failing_answer_gets_the_reason(exercise):
 def test_an_exercise_has_everything_that_a_learner_needs(exercise):
     assert len(exercise.hints) >= 2
     assert len(exercise.mistakes) >= 2
-    assert len({mistake.message for mistake in exercise.mistakes}) == len(exercise.mistakes)
+    names = {mistake.name for mistake in exercise.mistakes}
+    assert len({mistake.message for mistake in exercise.mistakes}) == len(names)  # a message may have several diffs
     assert 1 <= exercise.difficulty <= 3
     assert 2 <= exercise.minutes <= 30
     if callable(exercise.solution):
@@ -167,16 +198,64 @@ def test_an_input_that_was_changed_spoils_a_right_result():
     assert "the right result" not in DOUBLE.examine(wrong_and_in_place).message
 
 
-def test_a_slip_is_the_solution_with_a_line_changed():
-    [three, minus] = slips(
+def test_slips_are_the_solution_with_lines_changed():
+    mistakes = slips(
         double,
-        Slip("thrice", "- return 2 * x", "+ return 3 * x", message="That is three.", hint=2),
-        Slip("minus", "- return 2 * x", "+ x = -x", "+ return x", message="No."),
+        """
+thrice (2)
+- return 2 * x
++ return 3 * x
+! That is
+! three.
+
+@ return 2 * x
+minus
++ x = -x
++ return x
+or
++ return -x
+! No.
+zero
+- return 2 * x
++ return 0 * x
+! Nothing.
+""",
     )
-    assert (three.wrong(2.0), minus.wrong(2.0)) == (6.0, -2.0)
-    assert (three.name, three.hint, three.message) == ("thrice", 2, "That is three.")
-    exercise = dataclasses.replace(DOUBLE, mistakes=(three, minus))
+    assert [(it.name, it.hint, it.message, it.wrong(2.0)) for it in mistakes] == [
+        ("thrice", 2, "That is three.", 6.0),
+        ("minus", 1, "No.", -2.0),
+        ("minus", 1, "No.", -2.0),
+        ("zero", 1, "Nothing.", 0.0),
+    ]
+    exercise = dataclasses.replace(DOUBLE, mistakes=mistakes)
     assert "That is three." in exercise.examine(lambda x: x + x + x).message
+
+
+def test_variants_are_code_or_edits_with_the_names_of_the_solution_s_module():
+    found = {
+        name: (answer(2.0), words)
+        for name, answer, words in variants(
+            double,
+            """
+import math
+
+# through the solution
+def doubled(x):
+    \"\"\"Twice x.\"\"\"
+
+    return double(x)
+
+# an expression
+lambda x: math.fsum([x, x])
+
+# an edit
+- return 2 * x
++ return 3 * x
+! That is three.
+""",
+        )
+    }
+    assert found == {"through the solution": (4, ""), "an expression": (4, ""), "an edit": (6, "That is three.")}
 
 
 def grown(x):
@@ -189,9 +268,10 @@ def grown(x):
 
 def test_a_slip_that_no_longer_applies_is_an_error():
     with pytest.raises(ValueError, match=r"double has no line 'return 4 \* x' in its source"):
-        slips(double, Slip("four", "- return 4 * x", "+ return x", message="No."))
-    with pytest.raises(ValueError, match="'none' of double changes nothing"):
-        slips(double, Slip("none", message="No."))
+        slips(double, "four\n- return 4 * x\n+ return x\n! No.")
+    for text in ("none\n! No.", "no message\n- return 2 * x\n+ return x", "- return 2 * x\n+ return x\n! No.", "! No."):
+        with pytest.raises(ValueError, match="is not a mistake: expected a line with its name"):
+            slips(double, text)
 
 
 def test_the_source_before_a_diff_is_that_of_the_solution():

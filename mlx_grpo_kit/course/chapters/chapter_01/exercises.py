@@ -1,7 +1,7 @@
 """Exercises of notebook 01: derivatives."""
 
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
-from mlx_grpo_kit.course.slips import Slip, slips
+from mlx_grpo_kit.course.slips import slips
 
 
 def square(x):
@@ -95,77 +95,36 @@ TWO_POINTS = Exercise(
     mistakes=(
         *slips(
             forward_slope,
-            Slip(
-                "rise only",
-                "- return (f(x + h) - f(x)) / h",
-                "+ return (f(x + h) - f(x))",
-                message=(
-                    "That is the rise itself. Divide it by the distance h to get the slope, which does not shrink "
-                    "when h does."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "divided by x",
-                "- return (f(x + h) - f(x)) / h",
-                "+ return (f(x + h) - f(x)) / x",
-                message="The distance from x to x + h is h, not x.",
-                hint=2,
-            ),
-            Slip(
-                "brackets",
-                "- return (f(x + h) - f(x)) / h",
-                "+ return f(x + h) - f(x) / h",
-                message=(
-                    "Division binds tighter than minus, so only f(x) is divided by h. Put brackets around the "
-                    "difference."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "backwards",
-                "- return (f(x + h) - f(x)) / h",
-                "+ return (f(x) - f(x + h)) / h",
-                message=(
-                    "The sign is the wrong way round: a function that rises to the right has a positive slope, so the "
-                    "later point comes first in the difference."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "size only",
-                "- return (f(x + h) - f(x)) / h",
-                "+ return abs((f(x + h) - f(x)) / h)",
-                message="A function that falls to the right has a negative slope, so do not take abs.",
-                hint=2,
-            ),
-            Slip(
-                "distance without its sign",
-                "- return (f(x + h) - f(x)) / h",
-                "+ return (f(x + h) - f(x)) / abs(h)",
-                message=(
-                    "With a negative h, both the rise and the distance change sign, so the slope keeps its sign. "
-                    "Divide by h itself, not by abs(h)."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "distance with its rounding error",
-                "- return (f(x + h) - f(x)) / h",
-                "+ return (f(x + h) - f(x)) / ((x + h) - x)",
-                message=(
-                    "(x + h) - x contains the rounding error of x + h. If h is tiny compared with x it is 0, and "
-                    "you divide by 0. Divide by h."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "the left point",
-                "- return (f(x + h) - f(x)) / h",
-                "+ return (f(x) - f(x - h)) / h",
-                message="That is the slope between x - h and x. The second point is x + h.",
-                hint=2,
-            ),
+            r"""
+@ return (f(x + h) - f(x)) / h
+rise only (2)
++ return (f(x + h) - f(x))
+! That is the rise itself. Divide it by the distance h to get the slope, which does not shrink when h does.
+divided by x (2)
++ return (f(x + h) - f(x)) / x
+! The distance from x to x + h is h, not x.
+brackets (3)
++ return f(x + h) - f(x) / h
+! Division binds tighter than minus, so only f(x) is divided by h. Put brackets around the difference.
+backwards (2)
++ return (f(x) - f(x + h)) / h
+! The sign is the wrong way round: a function that rises to the right has a positive slope, so the later point comes
+! first in the difference.
+size only (2)
++ return abs((f(x + h) - f(x)) / h)
+! A function that falls to the right has a negative slope, so do not take abs.
+distance without its sign (2)
++ return (f(x + h) - f(x)) / abs(h)
+! With a negative h, both the rise and the distance change sign, so the slope keeps its sign. Divide by h itself, not by
+! abs(h).
+distance with its rounding error (2)
++ return (f(x + h) - f(x)) / ((x + h) - x)
+! (x + h) - x contains the rounding error of x + h. If h is tiny compared with x it is 0, and you divide by 0. Divide by
+! h.
+the left point (2)
++ return (f(x) - f(x - h)) / h
+! That is the slope between x - h and x. The second point is x + h.
+""",
         ),
         Mistake(
             "central",
@@ -204,89 +163,43 @@ BOTH_SIDES = Exercise(
     mistakes=(
         *slips(
             central_slope,
-            Slip(
-                "a guard against 0",
-                "- return (f(x + h) - f(x - h)) / (2 * h)",
-                "+ return (f(x + h) - f(x - h)) / (2 * h + 1e-8)",
-                message=(
-                    "There is no need to guard against h = 0 here, and the added 1e-8 makes the slope wrong when h "
-                    "is small too. Divide by 2 * h."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "size only",
-                "- return (f(x + h) - f(x - h)) / (2 * h)",
-                "+ return abs((f(x + h) - f(x - h)) / (2 * h))",
-                message=("Where f falls to the right, its slope is negative. Keep the sign; do not take abs."),
-                hint=2,
-            ),
-            Slip(
-                "backwards",
-                "- return (f(x + h) - f(x - h)) / (2 * h)",
-                "+ return (f(x - h) - f(x + h)) / (2 * h)",
-                message="The sign is the wrong way round: the point to the right comes first in the difference.",
-                hint=2,
-            ),
-            Slip(
-                "size of the rise",
-                "- return (f(x + h) - f(x - h)) / (2 * h)",
-                "+ return abs(f(x + h) - f(x - h)) / (2 * h)",
-                message="A fall is a negative rise, so keep the sign of the difference; do not take abs.",
-                hint=2,
-            ),
-            Slip(
-                "half a step",
-                "- return (f(x + h) - f(x - h)) / (2 * h)",
-                "+ return (f(x + h / 2) - f(x - h / 2)) / h",
-                message=(
-                    "That is the slope between x - h / 2 and x + h / 2. Here each point is a whole h away from x."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "over h",
-                "- return (f(x + h) - f(x - h)) / (2 * h)",
-                "+ return (f(x + h) - f(x - h)) / h",
-                message="Every slope comes out twice as large as it is: the points are 2 * h apart.",
-                hint=2,
-            ),
-            Slip(
-                "times h",
-                "- return (f(x + h) - f(x - h)) / (2 * h)",
-                "+ return (f(x + h) - f(x - h)) / 2 * h",
-                message="`/ 2 * h` divides by 2 and then multiplies by h. Put brackets around `2 * h`.",
-                hint=3,
-            ),
-            Slip(
-                "forward",
-                "- return (f(x + h) - f(x - h)) / (2 * h)",
-                "+ return (f(x + h) - f(x)) / h",
-                message="That compares x + h with x itself. The left point is x - h.",
-            ),
-            Slip(
-                "backward",
-                "- return (f(x + h) - f(x - h)) / (2 * h)",
-                "+ return (f(x) - f(x - h)) / h",
-                message="That compares x with x - h. The right point is x + h.",
-            ),
-            Slip(
-                "distance without its sign",
-                "- return (f(x + h) - f(x - h)) / (2 * h)",
-                "+ return (f(x + h) - f(x - h)) / abs(2 * h)",
-                message="With a negative h the rise changes sign, so the distance must change sign too; do not "
-                "take abs.",
-                hint=2,
-            ),
-            Slip(
-                "distance with its rounding error",
-                "- return (f(x + h) - f(x - h)) / (2 * h)",
-                "+ return (f(x + h) - f(x - h)) / ((x + h) - (x - h))",
-                message=(
-                    "(x + h) - (x - h) is 0 if h is tiny compared with x, and then you divide by 0. Divide by 2 * h."
-                ),
-                hint=2,
-            ),
+            r"""
+@ return (f(x + h) - f(x - h)) / (2 * h)
+a guard against 0 (2)
++ return (f(x + h) - f(x - h)) / (2 * h + 1e-8)
+! There is no need to guard against h = 0 here, and the added 1e-8 makes the slope wrong when h is small too. Divide by
+! 2 * h.
+size only (2)
++ return abs((f(x + h) - f(x - h)) / (2 * h))
+! Where f falls to the right, its slope is negative. Keep the sign; do not take abs.
+backwards (2)
++ return (f(x - h) - f(x + h)) / (2 * h)
+! The sign is the wrong way round: the point to the right comes first in the difference.
+size of the rise (2)
++ return abs(f(x + h) - f(x - h)) / (2 * h)
+! A fall is a negative rise, so keep the sign of the difference; do not take abs.
+half a step (2)
++ return (f(x + h / 2) - f(x - h / 2)) / h
+! That is the slope between x - h / 2 and x + h / 2. Here each point is a whole h away from x.
+over h (2)
++ return (f(x + h) - f(x - h)) / h
+! Every slope comes out twice as large as it is: the points are 2 * h apart.
+times h (3)
++ return (f(x + h) - f(x - h)) / 2 * h
+! `/ 2 * h` divides by 2 and then multiplies by h. Put brackets around `2 * h`.
+forward
++ return (f(x + h) - f(x)) / h
+! That compares x + h with x itself. The left point is x - h.
+backward
++ return (f(x) - f(x - h)) / h
+! That compares x with x - h. The right point is x + h.
+distance without its sign (2)
++ return (f(x + h) - f(x - h)) / abs(2 * h)
+! With a negative h the rise changes sign, so the distance must change sign too; do not take abs.
+distance with its rounding error (2)
++ return (f(x + h) - f(x - h)) / ((x + h) - (x - h))
+! (x + h) - (x - h) is 0 if h is tiny compared with x, and then you divide by 0. Divide by 2 * h.
+""",
         ),
     ),
     explain="The errors of the two sides cancel: if you halve h, the error falls to a quarter, not to a half.",
@@ -410,93 +323,56 @@ ONE_OF_SEVERAL = Exercise(
     mistakes=(
         *slips(
             partial,
-            Slip(
-                "all move",
-                "- ahead[i] += h",
-                "- behind[i] -= h",
-                "+ ahead = [a + h for a in args]",
-                "+ behind = [a - h for a in args]",
-                message="All the numbers move at once, so you get the sum of their slopes. Only args[i] may move.",
-            ),
-            Slip(
-                "one list",
-                "- ahead, behind = list(args), list(args)",
-                "+ ahead, behind = args, args",
-                message=(
-                    "The slope is always 0, because `ahead = args` makes no copy: both names refer to the same "
-                    "list. `list(args)` makes a copy."
-                ),
-            ),
-            Slip(
-                "one copy",
-                "- ahead, behind = list(args), list(args)",
-                "+ ahead = behind = list(args)",
-                message=(
-                    "The slope is always 0: `ahead` and `behind` are two names for the same copy. Each needs a "
-                    "copy of its own."
-                ),
-            ),
-            Slip(
-                "over h",
-                "- return (f(*ahead) - f(*behind)) / (2 * h)",
-                "+ return (f(*ahead) - f(*behind)) / h",
-                message="Every slope comes out twice as large as it is: the points are 2 * h apart.",
-                hint=3,
-            ),
-            Slip(
-                "the first equal number",
-                "- ahead[i] += h",
-                "- behind[i] -= h",
-                "+ ahead[args.index(args[i])] += h",
-                "+ behind[args.index(args[i])] -= h",
-                message=(
-                    "`index` finds the first number equal to args[i], which may be at another position. Use the "
-                    "position i."
-                ),
-            ),
-            Slip(
-                "no star",
-                "- return (f(*ahead) - f(*behind)) / (2 * h)",
-                "+ return (f(ahead) - f(behind)) / (2 * h)",
-                message=(
-                    "f takes several numbers, not a list of them: the star in `f(*ahead)` passes them one by one."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "forward",
-                "- behind[i] -= h",
-                "- return (f(*ahead) - f(*behind)) / (2 * h)",
-                "+ return (f(*ahead) - f(*behind)) / h",
-                message="That looks to one side only. Compare args[i] + h with args[i] - h.",
-                hint=2,
-            ),
-            Slip(
-                "numbers that look alike",
-                "- ahead[i] += h",
-                "- behind[i] -= h",
-                "+ ahead = [a + h if a == args[i] else a for a in args]",
-                "+ behind = [a - h if a == args[i] else a for a in args]",
-                message=(
-                    "If two of the numbers are equal, both have moved. Choose by the position in the list, not by "
-                    "the value."
-                ),
-            ),
-            Slip(
-                "whole numbers",
-                "- def partial(f, args, i, h):",
-                '-     """The slope of f when only args[i] moves; the list args is not changed."""',
-                "-     ahead, behind = list(args), list(args)",
-                "+ import numpy as np",
-                "+",
-                "+ def partial(f, args, i, h):",
-                '+     """The slope of f when only args[i] moves; the list args is not changed."""',
-                "+     ahead, behind = np.array(args), np.array(args)",
-                message=(
-                    "A NumPy array of integers stays an array of integers, so you cannot add a fraction h to it. "
-                    "Use `list(args)` or `np.array(args, dtype=float)`."
-                ),
-            ),
+            r'''
+@ ahead[i] += h
+@ behind[i] -= h
+all move
++ ahead = [a + h for a in args]
++ behind = [a - h for a in args]
+! All the numbers move at once, so you get the sum of their slopes. Only args[i] may move.
+the first equal number
++ ahead[args.index(args[i])] += h
++ behind[args.index(args[i])] -= h
+! `index` finds the first number equal to args[i], which may be at another position. Use the position i.
+numbers that look alike
++ ahead = [a + h if a == args[i] else a for a in args]
++ behind = [a - h if a == args[i] else a for a in args]
+! If two of the numbers are equal, both have moved. Choose by the position in the list, not by the value.
+
+@ ahead, behind = list(args), list(args)
+one list
++ ahead, behind = args, args
+! The slope is always 0, because `ahead = args` makes no copy: both names refer to the same list. `list(args)` makes a
+! copy.
+one copy
++ ahead = behind = list(args)
+! The slope is always 0: `ahead` and `behind` are two names for the same copy. Each needs a copy of its own.
+
+@ return (f(*ahead) - f(*behind)) / (2 * h)
+over h (3)
++ return (f(*ahead) - f(*behind)) / h
+! Every slope comes out twice as large as it is: the points are 2 * h apart.
+no star (2)
++ return (f(ahead) - f(behind)) / (2 * h)
+! f takes several numbers, not a list of them: the star in `f(*ahead)` passes them one by one.
+
+forward (2)
+- behind[i] -= h
+- return (f(*ahead) - f(*behind)) / (2 * h)
++ return (f(*ahead) - f(*behind)) / h
+! That looks to one side only. Compare args[i] + h with args[i] - h.
+whole numbers
+- def partial(f, args, i, h):
+-     """The slope of f when only args[i] moves; the list args is not changed."""
+-     ahead, behind = list(args), list(args)
++ import numpy as np
++
++ def partial(f, args, i, h):
++     """The slope of f when only args[i] moves; the list args is not changed."""
++     ahead, behind = np.array(args), np.array(args)
+! A NumPy array of integers stays an array of integers, so you cannot add a fraction h to it. Use `list(args)` or
+! `np.array(args, dtype=float)`.
+''',
         ),
         Mistake(
             "changes the list",
@@ -550,59 +426,30 @@ CHAIN = Exercise(
     ),
     mistakes=slips(
         chain_slope,
-        Slip(
-            "df at x",
-            "- return df(g(x)) * dg(x)",
-            "+ return df(x) * dg(x)",
-            message="f never receives x. It receives g(x), so take its slope there.",
-            hint=2,
-        ),
-        Slip(
-            "outer only",
-            "- return df(g(x)) * dg(x)",
-            "+ return df(g(x))",
-            message="That is the slope of f for a movement of g(x). Multiply it by dg(x), which says how far g(x) "
-            "moves when x moves.",
-        ),
-        Slip(
-            "sum",
-            "- return df(g(x)) * dg(x)",
-            "+ return df(g(x)) + dg(x)",
-            message=(
-                "The slopes do not add. If g triples a movement and f doubles its input, the movement becomes six "
-                "times as large."
-            ),
-        ),
-        Slip(
-            "g in place of its slope",
-            "- return df(g(x)) * dg(x)",
-            "+ return df(g(x)) * g(x)",
-            message="g(x) is the value of g. How far that value moves when x moves is dg(x).",
-            hint=2,
-        ),
-        Slip(
-            "measured",
-            "- return df(g(x)) * dg(x)",
-            "+ return df(g(x)) * (g(x + 1e-6) - g(x - 1e-6)) / 2e-6",
-            message=(
-                "A measured slope of g is wrong when the step is tiny compared with a large x. Use dg, which is exact."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "dg at g(x)",
-            "- return df(g(x)) * dg(x)",
-            "+ return df(g(x)) * dg(g(x))",
-            message="g receives x itself, so take its slope at x. Only f receives g(x).",
-            hint=2,
-        ),
-        Slip(
-            "df of dg",
-            "- return df(g(x)) * dg(x)",
-            "+ return df(dg(x))",
-            message="f receives g(x), not the slope of g. Take df at g(x), then multiply by dg(x).",
-            hint=2,
-        ),
+        r"""
+@ return df(g(x)) * dg(x)
+df at x (2)
++ return df(x) * dg(x)
+! f never receives x. It receives g(x), so take its slope there.
+outer only
++ return df(g(x))
+! That is the slope of f for a movement of g(x). Multiply it by dg(x), which says how far g(x) moves when x moves.
+sum
++ return df(g(x)) + dg(x)
+! The slopes do not add. If g triples a movement and f doubles its input, the movement becomes six times as large.
+g in place of its slope (2)
++ return df(g(x)) * g(x)
+! g(x) is the value of g. How far that value moves when x moves is dg(x).
+measured (2)
++ return df(g(x)) * (g(x + 1e-6) - g(x - 1e-6)) / 2e-6
+! A measured slope of g is wrong when the step is tiny compared with a large x. Use dg, which is exact.
+dg at g(x) (2)
++ return df(g(x)) * dg(g(x))
+! g receives x itself, so take its slope at x. Only f receives g(x).
+df of dg (2)
++ return df(dg(x))
+! f receives g(x), not the slope of g. Take df at g(x), then multiply by dg(x).
+""",
     ),
     explain="Backpropagation does nothing else, one operation after another.",
 )

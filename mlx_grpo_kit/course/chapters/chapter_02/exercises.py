@@ -6,7 +6,7 @@ import math
 
 from mlx_grpo_kit.course.compare import Told, same, show
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
-from mlx_grpo_kit.course.slips import Slip, slips
+from mlx_grpo_kit.course.slips import slips
 from mlx_grpo_kit.scalar import Value, dot
 
 
@@ -203,62 +203,37 @@ RULES = Exercise(
     mistakes=(
         *slips(
             local_derivatives,
-            Slip(
-                "product",
-                "- return b, a",
-                "+ return a, b",
-                message="When a grows by 1, a * b grows by b: the slope for a is b.",
-                hint=2,
-            ),
-            Slip(
-                "difference",
-                "- return 1.0, -1.0",
-                "+ return 1.0, 1.0",
-                message="When b grows, a - b gets smaller: its slope is -1.",
-                hint=3,
-            ),
-            Slip(
-                "quotient sign",
-                "- return 1 / b, -a / b**2",
-                "+ return 1 / b, a / b**2",
-                message="When b grows, a / b gets smaller (for positive a and b): the slope for b has a minus sign.",
-                hint=2,
-            ),
-            Slip(
-                "size of the numerator",
-                "- return 1 / b, -a / b**2",
-                "+ return 1 / b, -abs(a) / b**2",
-                message="For a negative a, the quotient rises when b grows. Keep the sign of a; do not take abs.",
-                hint=2,
-            ),
-            Slip(
-                "size of the factor",
-                "- return b, a",
-                "+ return b, abs(a)",
-                message="When b grows by 1, a * b changes by a, and it falls if a is negative. Do not take abs.",
-                hint=2,
-            ),
-            Slip(
-                "quotient without brackets",
-                "- return 1 / b, -a / b**2",
-                "+ return 1 / b, -a / b * b",
-                message="`/ b * b` divides by b and then multiplies by it again. Write `b**2`, or use brackets.",
-                hint=3,
-            ),
-            Slip(
-                "quotient without a",
-                "- return 1 / b, -a / b**2",
-                "+ return 1 / b, -1 / b**2",
-                message="The slope of 1 / b is -1 / b**2. The slope of a / b is a times as large.",
-                hint=2,
-            ),
-            Slip(
-                "quotient without a square",
-                "- return 1 / b, -a / b**2",
-                "+ return 1 / b, -a / b",
-                message="The slope of 1 / b is -1 / b**2, with a square.",
-                hint=2,
-            ),
+            r"""
+@ return b, a
+product (2)
++ return a, b
+! When a grows by 1, a * b grows by b: the slope for a is b.
+size of the factor (2)
++ return b, abs(a)
+! When b grows by 1, a * b changes by a, and it falls if a is negative. Do not take abs.
+
+difference (3)
+- return 1.0, -1.0
++ return 1.0, 1.0
+! When b grows, a - b gets smaller: its slope is -1.
+
+@ return 1 / b, -a / b**2
+quotient sign (2)
++ return 1 / b, a / b**2
+! When b grows, a / b gets smaller (for positive a and b): the slope for b has a minus sign.
+size of the numerator (2)
++ return 1 / b, -abs(a) / b**2
+! For a negative a, the quotient rises when b grows. Keep the sign of a; do not take abs.
+quotient without brackets (3)
++ return 1 / b, -a / b * b
+! `/ b * b` divides by b and then multiplies by it again. Write `b**2`, or use brackets.
+quotient without a (2)
++ return 1 / b, -1 / b**2
+! The slope of 1 / b is -1 / b**2. The slope of a / b is a times as large.
+quotient without a square (2)
++ return 1 / b, -a / b
+! The slope of 1 / b is -1 / b**2, with a square.
+""",
         ),
         Mistake(
             "all four at every call",
@@ -408,80 +383,51 @@ ORDER = Exercise(
     mistakes=(
         *slips(
             topological_order,
-            Slip(
-                "itself first",
-                "- seen.add(value)",
-                "+ seen.add(value); order.append(value)",
-                "- order.append(value)",
-                message=(
-                    "The value goes into the list before its parents do. Append it after the loop over the parents."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "reversed",
-                "- seen.add(value)",
-                "+ seen.add(value); order.append(value)",
-                "-     visit(parent)",
-                "- order.append(value)",
-                "+     visit(parent)",
-                "- return order",
-                "+ return order[::-1]",
-                message=(
-                    "It is not enough to reverse the order of a walk from the root: a value that a short path "
-                    "reaches early ends up after a value made from it."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "no memory",
-                "- if value not in seen:",
-                "+ if True:",
-                message=(
-                    "Remember in a set which values you have visited. Without the set, a graph of 50 doublings has "
-                    "a million billion paths to walk."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "no root",
-                "- return order",
-                "+ return order[:-1]",
-                message="root itself belongs to the list, at its end.",
-            ),
-            Slip(
-                "no leaves",
-                "- return order",
-                "+ return [value for value in order if value.parents]",
-                message="The leaves belong to the list too: we want their gradients most of all.",
-            ),
-            Slip(
-                "by number",
-                "- if value not in seen:",
-                "-     seen.add(value)",
-                "+ if value.data not in seen:",
-                "+     seen.add(value.data)",
-                message=(
-                    "Your function treats two different values with the same number as one. Remember the Values "
-                    "themselves, not their numbers: two Values are equal only if they are one and the same."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "an attribute of its own",
-                "- if value not in seen:",
-                "-     seen.add(value)",
-                "+ if not hasattr(value, 'visited'):",
-                "+     value.visited = True",
-                message="A Value does not accept attributes of your own. Remember the visited values in a set.",
-                hint=2,
-            ),
-            Slip(
-                "an extra value",
-                "- return order",
-                "+ return [*order, Value(1.0)]",
-                message="Nothing else belongs in the list: it ends with root.",
-            ),
+            r"""
+itself first (2)
+- seen.add(value)
++ seen.add(value); order.append(value)
+- order.append(value)
+! The value goes into the list before its parents do. Append it after the loop over the parents.
+reversed (2)
+- seen.add(value)
++ seen.add(value); order.append(value)
+-     visit(parent)
+- order.append(value)
++     visit(parent)
+- return order
++ return order[::-1]
+! It is not enough to reverse the order of a walk from the root: a value that a short path reaches early ends up after a
+! value made from it.
+no memory (2)
+- if value not in seen:
++ if True:
+! Remember in a set which values you have visited. Without the set, a graph of 50 doublings has a million billion paths
+! to walk.
+
+@ return order
+no root
++ return order[:-1]
+! root itself belongs to the list, at its end.
+no leaves
++ return [value for value in order if value.parents]
+! The leaves belong to the list too: we want their gradients most of all.
+an extra value
++ return [*order, Value(1.0)]
+! Nothing else belongs in the list: it ends with root.
+
+@ if value not in seen:
+@     seen.add(value)
+by number (2)
++ if value.data not in seen:
++     seen.add(value.data)
+! Your function treats two different values with the same number as one. Remember the Values themselves, not their
+! numbers: two Values are equal only if they are one and the same.
+an attribute of its own (2)
++ if not hasattr(value, 'visited'):
++     value.visited = True
+! A Value does not accept attributes of your own. Remember the visited values in a set.
+""",
         ),
         Mistake(
             "every path",
@@ -597,110 +543,58 @@ BACKWARD = Exercise(
         ),
         *slips(
             backward,
-            Slip(
-                "overwrites",
-                "- parent.grad += derivative * value.grad",
-                "+ parent.grad = derivative * value.grad",
-                message=(
-                    "A value that is used in two places gets a share from each. `=` overwrites the first share; "
-                    "add instead."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "no start",
-                "- order[-1].grad = 1.0",
-                message=(
-                    "All grads stay 0, because the first one is 0 too. How fast does the result change when the result"
-                    " changes?"
-                ),
-            ),
-            Slip(
-                "the first of the list",
-                "- order[-1].grad = 1.0",
-                "+ order[0].grad = 1.0",
-                message="The result, whose grad starts at 1, is the last value of the given list: `order[-1]`.",
-            ),
-            Slip(
-                "leaves only",
-                "- parent.grad += derivative * value.grad",
-                "+ parent.grad += 0.0 if parent.parents else derivative * value.grad",
-                message="The values in between need their grads too, because they pass them on.",
-                hint=2,
-            ),
-            Slip(
-                "from the leaves",
-                "- for value in reversed(order):",
-                "+ for value in order:",
-                message="The gradient starts at the result, which is the last value of the list: go through the "
-                "list backwards.",
-            ),
-            Slip(
-                "derivatives alone",
-                "- parent.grad += derivative * value.grad",
-                "+ parent.grad += derivative",
-                message=(
-                    "The local derivative alone says how the next value changes, not how the result changes: "
-                    "multiply it by `value.grad`."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "no derivatives",
-                "- parent.grad += derivative * value.grad",
-                "+ parent.grad += value.grad",
-                message=(
-                    "Multiply the gradient by the derivative at the same position. Only a sum passes it on unchanged."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "a dictionary of parents",
-                "- for parent, derivative in zip(value.parents, value.derivatives):",
-                "+ for parent, derivative in dict(zip(value.parents, value.derivatives)).items():",
-                message=(
-                    "A dictionary holds each parent once: in a + a both parents are the same value, so one share "
-                    "is lost."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "the result passes nothing on",
-                "- for value in reversed(order):",
-                "+ for value in reversed(order[:-1]):",
-                message=(
-                    "The result has its 1, but its parents receive nothing. Does the loop begin with the result "
-                    "itself, and do you add the value's own grad with `+=`, not its parent's grad (which is still "
-                    "0)?"
-                ),
-                hint=2,
-            ),
-            Slip(
-                "the first place of a parent",
-                "- for parent, derivative in zip(value.parents, value.derivatives):",
-                "-     parent.grad += derivative * value.grad",
-                "+ for parent in value.parents:",
-                "+     parent.grad += value.derivatives[list(value.parents).index(parent)] * value.grad",
-                message=(
-                    "`index` finds the first parent that is equal: in a - a both parents are the same, and each "
-                    "position has a derivative of its own. Loop over parents and derivatives together, with zip."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "every grad starts at 1",
-                "- order[-1].grad = 1.0",
-                "+ for value in order:",
-                "+     value.grad = 1.0",
-                message="Only the grad of the result starts at 1; all other grads start at 0.",
-            ),
-            Slip(
-                "values in place of derivatives",
-                "- parent.grad += derivative * value.grad",
-                "+ parent.grad += parent.data * value.grad",
-                message="Multiply the grad by the local derivative, not by the parent's number.",
-                hint=2,
-            ),
+            r"""
+@ parent.grad += derivative * value.grad
+overwrites (3)
++ parent.grad = derivative * value.grad
+! A value that is used in two places gets a share from each. `=` overwrites the first share; add instead.
+leaves only (2)
++ parent.grad += 0.0 if parent.parents else derivative * value.grad
+! The values in between need their grads too, because they pass them on.
+derivatives alone (3)
++ parent.grad += derivative
+! The local derivative alone says how the next value changes, not how the result changes: multiply it by `value.grad`.
+no derivatives (3)
++ parent.grad += value.grad
+! Multiply the gradient by the derivative at the same position. Only a sum passes it on unchanged.
+values in place of derivatives (2)
++ parent.grad += parent.data * value.grad
+! Multiply the grad by the local derivative, not by the parent's number.
+
+no start
+- order[-1].grad = 1.0
+! All grads stay 0, because the first one is 0 too. How fast does the result change when the result changes?
+
+@ order[-1].grad = 1.0
+the first of the list
++ order[0].grad = 1.0
+! The result, whose grad starts at 1, is the last value of the given list: `order[-1]`.
+every grad starts at 1
++ for value in order:
++     value.grad = 1.0
+! Only the grad of the result starts at 1; all other grads start at 0.
+
+@ for value in reversed(order):
+from the leaves
++ for value in order:
+! The gradient starts at the result, which is the last value of the list: go through the list backwards.
+the result passes nothing on (2)
++ for value in reversed(order[:-1]):
+! The result has its 1, but its parents receive nothing. Does the loop begin with the result itself, and do you add the
+! value's own grad with `+=`, not its parent's grad (which is still 0)?
+
+a dictionary of parents (2)
+- for parent, derivative in zip(value.parents, value.derivatives):
++ for parent, derivative in dict(zip(value.parents, value.derivatives)).items():
+! A dictionary holds each parent once: in a + a both parents are the same value, so one share is lost.
+the first place of a parent (2)
+- for parent, derivative in zip(value.parents, value.derivatives):
+-     parent.grad += derivative * value.grad
++ for parent in value.parents:
++     parent.grad += value.derivatives[list(value.parents).index(parent)] * value.grad
+! `index` finds the first parent that is equal: in a - a both parents are the same, and each position has a derivative
+! of its own. Loop over parents and derivatives together, with zip.
+""",
         ),
     ),
 )
@@ -760,46 +654,29 @@ OWN_OPERATION = Exercise(
     mistakes=(
         *slips(
             softplus,
-            Slip(
-                "no parents",
-                '- return Value(math.log(1 + math.exp(x.data)), op="softplus", parents=(x,), derivatives=(slope,))',
-                "+ return Value(math.log(1 + math.exp(x.data)))",
-                message="The number is right, but the result does not know x: its parents must be `(x,)`.",
-            ),
-            Slip(
-                "by position",
-                '- return Value(math.log(1 + math.exp(x.data)), op="softplus", parents=(x,), derivatives=(slope,))',
-                '+ return Value(math.log(1 + math.exp(x.data)), "softplus", (x,), (slope,))',
-                message="Pass the arguments after the number by name: `op=`, `parents=`, `derivatives=`.",
-            ),
-            Slip(
-                "mirrored",
-                "- slope = 1 / (1 + math.exp(-x.data))",
-                "+ slope = 1 / (1 + math.exp(x.data))",
-                message="That is the derivative at -x: 1 / (1 + e**-x) has a minus sign in the exponent.",
-                hint=2,
-            ),
-            Slip(
-                "slope at the result",
-                "- slope = 1 / (1 + math.exp(-x.data))",
-                "+ slope = 1 / (1 + math.exp(-math.log(1 + math.exp(x.data))))",
-                message="Take the sigmoid at the input, x.data, not at the output.",
-                hint=2,
-            ),
-            Slip(
-                "without the logarithm",
-                "- slope = 1 / (1 + math.exp(-x.data))",
-                "+ slope = math.exp(x.data)",
-                message="That is the slope of 1 + e**x. The logarithm around it divides that slope by 1 + e**x.",
-                hint=2,
-            ),
-            Slip(
-                "slope of the sigmoid",
-                '- return Value(math.log(1 + math.exp(x.data)), op="softplus", parents=(x,), derivatives=(slope,))',
-                '+ return Value(math.log(1 + math.exp(x.data)), op="softplus", parents=(x,), derivatives=(slope * (1 - slope),))',  # noqa: E501
-                message="That is the slope of the sigmoid. The slope of softplus is the sigmoid itself.",
-                hint=2,
-            ),
+            r"""
+@ return Value(math.log(1 + math.exp(x.data)), op="softplus", parents=(x,), derivatives=(slope,))
+no parents
++ return Value(math.log(1 + math.exp(x.data)))
+! The number is right, but the result does not know x: its parents must be `(x,)`.
+by position
++ return Value(math.log(1 + math.exp(x.data)), "softplus", (x,), (slope,))
+! Pass the arguments after the number by name: `op=`, `parents=`, `derivatives=`.
+slope of the sigmoid (2)
++ return Value(math.log(1 + math.exp(x.data)), op="softplus", parents=(x,), derivatives=(slope * (1 - slope),))
+! That is the slope of the sigmoid. The slope of softplus is the sigmoid itself.
+
+@ slope = 1 / (1 + math.exp(-x.data))
+mirrored (2)
++ slope = 1 / (1 + math.exp(x.data))
+! That is the derivative at -x: 1 / (1 + e**-x) has a minus sign in the exponent.
+slope at the result (2)
++ slope = 1 / (1 + math.exp(-math.log(1 + math.exp(x.data))))
+! Take the sigmoid at the input, x.data, not at the output.
+without the logarithm (2)
++ slope = math.exp(x.data)
+! That is the slope of 1 + e**x. The logarithm around it divides that slope by 1 + e**x.
+""",
         ),
         Mistake(
             "of several values",
@@ -937,84 +814,54 @@ ENGINE = Exercise(
     run=_use_engine,
     mistakes=slips(
         Num,
-        Slip(
-            "Nums only",
-            "- other = other if isinstance(other, Num) else Num(other)",
-            "+ pass",
-            "- other = other if isinstance(other, Num) else Num(other)",
-            "+ pass",
-            "- other = other if isinstance(other, Num) else Num(other)",
-            "+ pass",
-            message="A plain number has no `.data`. Turn it into a leaf before you compute: `Num(other)`.",
-        ),
-        Slip(
-            "minus takes Nums only",
-            "  def __sub__(self, other):",
-            "-     other = other if isinstance(other, Num) else Num(other)",
-            message="`num - 1` needs the same step as `num + 1`: turn the plain number into a leaf before you compute.",
-        ),
-        Slip(
-            "nothing on the left",
-            "- def __radd__(self, other):",
-            "+ def radd(self, other):",
-            "- def __rmul__(self, other):",
-            "+ def rmul(self, other):",
-            message=(
-                "A plain number on the left does not know Num, so Python asks the Num on the right: `__radd__` for `1 "
-                "+ num`, `__rmul__` for `2 * num`."
-            ),
-        ),
-        Slip(
-            "the Num itself on the left of a plain number",
-            "- return self + other",
-            "+ return self",
-            message=(
-                "`sum` begins with 0 + num, which is num. But the number on the left is not always 0, so "
-                "`__radd__` has to add it."
-            ),
-        ),
-        Slip(
-            "slope of tanh",
-            '- return Num(t, "tanh", (self,), (1 - t * t,))',
-            '+ return Num(t, "tanh", (self,), (1 - self.data * self.data,))',
-            message="The slope of tanh is 1 minus the square of the result, not of the input.",
-            hint=2,
-        ),
-        Slip(
-            "no reset",
-            "- num.grad = 0.0",
-            "+ pass",
-            message=(
-                "The first call is right and the second is wrong: the results in between still hold the gradients "
-                "of the first call and pass them on again. Set those gradients to 0 before each backward pass."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "reset after the walk",
-            "  order = topological_order(self)",
-            "+ backward(order)",
-            "- backward(order)",
-            message=(
-                "Set the grads of the results to 0 before the backward pass, not after it: users want these "
-                "gradients too, and the picture shows them."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "leaves are reset too",
-            "- if num.parents:  # a leaf keeps its grad; the grads of results start from 0",
-            "+ if True:  # a leaf keeps its grad; the grads of results start from 0",
-            message="The second call has to add to the grads of the leaves. Only the grads of the results in "
-            "between start from 0.",
-            hint=3,
-        ),
-        Slip(
-            "minus like plus",
-            '- return self.combine("-", self.data - other.data, other)',
-            '+ return self.combine("+", self.data - other.data, other)',
-            message="The difference has the slopes of a sum: when the right number grows, the difference gets smaller.",
-        ),
+        r"""
+Nums only
+- other = other if isinstance(other, Num) else Num(other)
++ pass
+- other = other if isinstance(other, Num) else Num(other)
++ pass
+- other = other if isinstance(other, Num) else Num(other)
++ pass
+! A plain number has no `.data`. Turn it into a leaf before you compute: `Num(other)`.
+minus takes Nums only
+  def __sub__(self, other):
+-     other = other if isinstance(other, Num) else Num(other)
+! `num - 1` needs the same step as `num + 1`: turn the plain number into a leaf before you compute.
+nothing on the left
+- def __radd__(self, other):
++ def radd(self, other):
+- def __rmul__(self, other):
++ def rmul(self, other):
+! A plain number on the left does not know Num, so Python asks the Num on the right: `__radd__` for `1 + num`,
+! `__rmul__` for `2 * num`.
+the Num itself on the left of a plain number
+- return self + other
++ return self
+! `sum` begins with 0 + num, which is num. But the number on the left is not always 0, so `__radd__` has to add it.
+slope of tanh (2)
+- return Num(t, "tanh", (self,), (1 - t * t,))
++ return Num(t, "tanh", (self,), (1 - self.data * self.data,))
+! The slope of tanh is 1 minus the square of the result, not of the input.
+no reset (3)
+- num.grad = 0.0
++ pass
+! The first call is right and the second is wrong: the results in between still hold the gradients of the first call and
+! pass them on again. Set those gradients to 0 before each backward pass.
+reset after the walk (3)
+  order = topological_order(self)
++ backward(order)
+- backward(order)
+! Set the grads of the results to 0 before the backward pass, not after it: users want these gradients too, and the
+! picture shows them.
+leaves are reset too (3)
+- if num.parents:  # a leaf keeps its grad; the grads of results start from 0
++ if True:  # a leaf keeps its grad; the grads of results start from 0
+! The second call has to add to the grads of the leaves. Only the grads of the results in between start from 0.
+minus like plus
+- return self.combine("-", self.data - other.data, other)
++ return self.combine("+", self.data - other.data, other)
+! The difference has the slopes of a sum: when the right number grows, the difference gets smaller.
+""",
     ),
     explain="That is micrograd, and with more operations it is the kit's `Value`.",
 )

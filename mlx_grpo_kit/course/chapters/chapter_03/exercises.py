@@ -6,7 +6,7 @@ import random
 
 from mlx_grpo_kit.course.compare import Told, same, show
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
-from mlx_grpo_kit.course.slips import Slip, slips
+from mlx_grpo_kit.course.slips import slips
 from mlx_grpo_kit.scalar import Value, dot
 
 POINTS, SIDES = ((2.0, 3.0), (3.0, -1.0), (0.5, 1.0), (1.0, 1.0)), (1, -1, -1, 1)
@@ -57,70 +57,46 @@ ONE_NEURON = Exercise(
     mistakes=(
         *slips(
             neuron,
-            Slip(
-                "no bias",
-                "- total = bias",
-                "+ total = 0 * bias",
-                message="The bias is missing.",
-            ),
-            Slip(
-                "a bias for each",
-                "- total = bias",
-                "+ total = 0 * bias",
-                "- total = total + w * x",
-                "+ total = total + w * x + bias",
-                message="The bias is added once, not with every product.",
-            ),
-            Slip(
-                "no relu",
-                "- return total.relu()",
-                "+ return total",
-                message="A neuron is silent below zero: you still need the relu of the whole sum.",
-                hint=2,
-            ),
-            Slip(
-                "relu of each",
-                "-     total = total + w * x",
-                "- return total.relu()",
-                "+     total = total + (w * x).relu()",
-                "+ return total",
-                message="relu belongs around the whole sum, not around each product.",
-                hint=2,
-            ),
-            Slip(
-                "a Value without a graph",
-                "- return total.relu()",
-                "+ return Value(total.relu().data)",
-                message=(
-                    "The number is right, but the Values get no gradients: compute with the Values themselves, not "
-                    "with their .data."
-                ),
-            ),
-            Slip(
-                "a plain number",
-                "- return total.relu()",
-                "+ return total.relu().data",
-                message="Compute with the Values themselves, not with their .data: a plain number has no gradient.",
-            ),
-            Slip(
-                "Python's max",
-                "- return total.relu()",
-                "+ return max(total, 0)",
-                message=(
-                    "If the sum is negative, this returns the plain number 0, as Python's max does, and a plain "
-                    "number has no gradient. `.relu()` is max(0, ...) as an operation of the graph."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "bias outside",
-                "- total = bias",
-                "+ total = 0 * bias",
-                "- return total.relu()",
-                "+ return total.relu() + bias",
-                message="The bias belongs inside the relu, which applies to the whole sum.",
-                hint=2,
-            ),
+            r"""
+no bias
+- total = bias
++ total = 0 * bias
+! The bias is missing.
+a bias for each
+- total = bias
++ total = 0 * bias
+- total = total + w * x
++ total = total + w * x + bias
+! The bias is added once, not with every product.
+
+@ return total.relu()
+no relu (2)
++ return total
+! A neuron is silent below zero: you still need the relu of the whole sum.
+a Value without a graph
++ return Value(total.relu().data)
+! The number is right, but the Values get no gradients: compute with the Values themselves, not with their .data.
+a plain number
++ return total.relu().data
+! Compute with the Values themselves, not with their .data: a plain number has no gradient.
+Python's max (2)
++ return max(total, 0)
+! If the sum is negative, this returns the plain number 0, as Python's max does, and a plain number has no gradient.
+! `.relu()` is max(0, ...) as an operation of the graph.
+
+relu of each (2)
+-     total = total + w * x
+- return total.relu()
++     total = total + (w * x).relu()
++ return total
+! relu belongs around the whole sum, not around each product.
+bias outside (2)
+- total = bias
++ total = 0 * bias
+- return total.relu()
++ return total.relu() + bias
+! The bias belongs inside the relu, which applies to the whole sum.
+""",
         ),
     ),
 )
@@ -254,102 +230,54 @@ NEURON = Exercise(
     run=_use_neuron,
     mistakes=slips(
         Neuron,
-        Slip(
-            "all alike",
-            "- self.w = [Value(random.uniform(-1, 1)) for _ in range(nin)]",
-            "+ self.w = [Value(0.0) for _ in range(nin)]",
-            message=(
-                "Neurons that start alike and whose outputs have equal weights get the same gradients and stay "
-                "alike for ever: a layer of them is worth one neuron. Random weights make them different."
-            ),
-        ),
-        Slip(
-            "never negative",
-            "- self.w = [Value(random.uniform(-1, 1)) for _ in range(nin)]",
-            "+ self.w = [Value(random.random()) for _ in range(nin)]",
-            message="`random.random()` is between 0 and 1. For a number from -1 to 1 use `random.uniform(-1, 1)`.",
-        ),
-        Slip(
-            "plain weights",
-            "- self.w = [Value(random.uniform(-1, 1)) for _ in range(nin)]",
-            "+ self.w = [random.uniform(-1, 1) for _ in range(nin)]",
-            message="Plain numbers have no gradient: turn each into a Value.",
-        ),
-        Slip(
-            "one weight for all",
-            "- self.w = [Value(random.uniform(-1, 1)) for _ in range(nin)]",
-            "+ self.w = [Value(random.uniform(-1, 1))] * nin",
-            message=(
-                "`[v] * nin` contains the same Value nin times. A list comprehension creates a fresh Value for "
-                "each input."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "always a relu",
-            "- return total.relu() if self.nonlin else total",
-            "+ return total.relu()",
-            message="With `nonlin=False`, return the sum as it is, even if it is negative.",
-            hint=2,
-        ),
-        Slip(
-            "never a relu",
-            "- return total.relu() if self.nonlin else total",
-            "+ return total",
-            message="Without the relu there is no kink, and neurons in a row could only make straight lines.",
-            hint=2,
-        ),
-        Slip(
-            "no bias in the sum",
-            "- total = dot(self.w, x, self.b)",
-            "+ total = dot(self.w, x)",
-            message="The bias is missing from the sum: `dot(self.w, x, self.b)`.",
-            hint=2,
-        ),
-        Slip(
-            "parameters that grow",
-            "- return [*self.w, self.b]",
-            "+ self.w += [self.b]; return self.w",
-            message=(
-                "`append` and `+=` add the bias to `self.w` itself, again in each call, and then the neuron has "
-                "more weights than inputs. Create a new list: `[*self.w, self.b]`."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "inputs cut from their graph",
-            "- total = dot(self.w, x, self.b)",
-            "+ total = dot(self.w, [getattr(each, 'data', each) for each in x], self.b)",
-            message=(
-                "The inputs of a second layer are Values made by the first layer, and their gradients have to "
-                "reach it: use the Values themselves, not their .data."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "no bias in parameters",
-            "- return [*self.w, self.b]",
-            "+ return list(self.w)",
-            message="The bias is a parameter too.",
-            hint=3,
-        ),
-        Slip(
-            "numbers as parameters",
-            "- return [*self.w, self.b]",
-            "+ return [w.data for w in self.w] + [self.b.data]",
-            message=(
-                "Training changes the Values that `parameters()` returns: return the Values themselves, not their "
-                "numbers."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "list of lists",
-            "- return [*self.w, self.b]",
-            "+ return [self.w, self.b]",
-            message="Return one flat list: `[*self.w, self.b]`, or `self.w + [self.b]`.",
-            hint=3,
-        ),
+        r"""
+@ self.w = [Value(random.uniform(-1, 1)) for _ in range(nin)]
+all alike
++ self.w = [Value(0.0) for _ in range(nin)]
+! Neurons that start alike and whose outputs have equal weights get the same gradients and stay alike for ever: a layer
+! of them is worth one neuron. Random weights make them different.
+never negative
++ self.w = [Value(random.random()) for _ in range(nin)]
+! `random.random()` is between 0 and 1. For a number from -1 to 1 use `random.uniform(-1, 1)`.
+plain weights
++ self.w = [random.uniform(-1, 1) for _ in range(nin)]
+! Plain numbers have no gradient: turn each into a Value.
+one weight for all (2)
++ self.w = [Value(random.uniform(-1, 1))] * nin
+! `[v] * nin` contains the same Value nin times. A list comprehension creates a fresh Value for each input.
+
+@ return total.relu() if self.nonlin else total
+always a relu (2)
++ return total.relu()
+! With `nonlin=False`, return the sum as it is, even if it is negative.
+never a relu (2)
++ return total
+! Without the relu there is no kink, and neurons in a row could only make straight lines.
+
+@ total = dot(self.w, x, self.b)
+no bias in the sum (2)
++ total = dot(self.w, x)
+! The bias is missing from the sum: `dot(self.w, x, self.b)`.
+inputs cut from their graph (2)
++ total = dot(self.w, [getattr(each, 'data', each) for each in x], self.b)
+! The inputs of a second layer are Values made by the first layer, and their gradients have to reach it: use the Values
+! themselves, not their .data.
+
+@ return [*self.w, self.b]
+parameters that grow (3)
++ self.w += [self.b]; return self.w
+! `append` and `+=` add the bias to `self.w` itself, again in each call, and then the neuron has more weights than
+! inputs. Create a new list: `[*self.w, self.b]`.
+no bias in parameters (3)
++ return list(self.w)
+! The bias is a parameter too.
+numbers as parameters (3)
++ return [w.data for w in self.w] + [self.b.data]
+! Training changes the Values that `parameters()` returns: return the Values themselves, not their numbers.
+list of lists (3)
++ return [self.w, self.b]
+! Return one flat list: `[*self.w, self.b]`, or `self.w + [self.b]`.
+""",
     ),
 )
 
@@ -425,71 +353,43 @@ LAYER = Exercise(
     run=_use_layer,
     mistakes=slips(
         Layer,
-        Slip(
-            "one neuron for all",
-            "- self.neurons = [Neuron(nin, nonlin) for _ in range(nout)]",
-            "+ self.neurons = [Neuron(nin, nonlin)] * nout",
-            message="`[neuron] * nout` contains the same neuron nout times: all outputs would stay equal.",
-            hint=2,
-        ),
-        Slip(
-            "sizes swapped",
-            "- self.neurons = [Neuron(nin, nonlin) for _ in range(nout)]",
-            "+ self.neurons = [Neuron(nout, nonlin) for _ in range(nin)]",
-            message="Create nout neurons with nin weights each, not the other way round.",
-            hint=2,
-        ),
-        Slip(
-            "nonlin lost",
-            "- self.neurons = [Neuron(nin, nonlin) for _ in range(nout)]",
-            "+ self.neurons = [Neuron(nin) for _ in range(nout)]",
-            message="Pass `nonlin` to each Neuron.",
-            hint=2,
-        ),
-        Slip(
-            "no relu by default",
-            "- def __init__(self, nin, nout, nonlin=True):",
-            "+ def __init__(self, nin, nout, nonlin=False):",
-            message="`Layer(nin, nout)` has relus. Leave them out only for nonlin=False.",
-        ),
-        Slip(
-            "inputs cut from their graph",
-            "- return [neuron(x) for neuron in self.neurons]",
-            "+ return [neuron([getattr(each, 'data', each) for each in x]) for neuron in self.neurons]",
-            message=(
-                "The inputs of a second layer are Values made by the first layer, and their gradients have to "
-                "reach it: pass on the Values themselves, not their .data."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "a chain",
-            "- return [neuron(x) for neuron in self.neurons]",
-            "+ return [self.neurons[0](x)]",
-            message="Every neuron of the layer gets the same x and returns one output.",
-            hint=2,
-        ),
-        Slip(
-            "a sum",
-            "- return [neuron(x) for neuron in self.neurons]",
-            "+ return sum(neuron(x) for neuron in self.neurons)",
-            message="Do not combine the outputs: return a list with one output per neuron.",
-            hint=2,
-        ),
-        Slip(
-            "list of lists",
-            "- return [p for neuron in self.neurons for p in neuron.parameters()]",
-            "+ return [n.parameters() for n in self.neurons]",
-            message="Return one flat list: use two `for`s in the brackets, or `+=` in a loop.",
-            hint=3,
-        ),
-        Slip(
-            "weights alone",
-            "- return [p for neuron in self.neurons for p in neuron.parameters()]",
-            "+ return [p for neuron in self.neurons for p in neuron.w]",
-            message="Call `parameters()` of each neuron: the biases are parameters too.",
-            hint=3,
-        ),
+        r"""
+@ self.neurons = [Neuron(nin, nonlin) for _ in range(nout)]
+one neuron for all (2)
++ self.neurons = [Neuron(nin, nonlin)] * nout
+! `[neuron] * nout` contains the same neuron nout times: all outputs would stay equal.
+sizes swapped (2)
++ self.neurons = [Neuron(nout, nonlin) for _ in range(nin)]
+! Create nout neurons with nin weights each, not the other way round.
+nonlin lost (2)
++ self.neurons = [Neuron(nin) for _ in range(nout)]
+! Pass `nonlin` to each Neuron.
+
+no relu by default
+- def __init__(self, nin, nout, nonlin=True):
++ def __init__(self, nin, nout, nonlin=False):
+! `Layer(nin, nout)` has relus. Leave them out only for nonlin=False.
+
+@ return [neuron(x) for neuron in self.neurons]
+inputs cut from their graph (2)
++ return [neuron([getattr(each, 'data', each) for each in x]) for neuron in self.neurons]
+! The inputs of a second layer are Values made by the first layer, and their gradients have to reach it: pass on the
+! Values themselves, not their .data.
+a chain (2)
++ return [self.neurons[0](x)]
+! Every neuron of the layer gets the same x and returns one output.
+a sum (2)
++ return sum(neuron(x) for neuron in self.neurons)
+! Do not combine the outputs: return a list with one output per neuron.
+
+@ return [p for neuron in self.neurons for p in neuron.parameters()]
+list of lists (3)
++ return [n.parameters() for n in self.neurons]
+! Return one flat list: use two `for`s in the brackets, or `+=` in a loop.
+weights alone (3)
++ return [p for neuron in self.neurons for p in neuron.w]
+! Call `parameters()` of each neuron: the biases are parameters too.
+""",
     ),
 )
 
@@ -583,77 +483,47 @@ NETWORK = Exercise(
     run=_use_mlp,
     mistakes=slips(
         MLP,
-        Slip(
-            "a relu at the end",
-            "- self.layers = [Layer(sizes[i], sizes[i + 1], nonlin=i != last) for i in range(len(nouts))]",
-            "+ self.layers = [Layer(sizes[i], sizes[i + 1]) for i in range(len(nouts))]",
-            message="The last layer has no relu: the scores of points with label -1 must be able to be negative.",
-            hint=2,
-        ),
-        Slip(
-            "no relu anywhere",
-            "- self.layers = [Layer(sizes[i], sizes[i + 1], nonlin=i != last) for i in range(len(nouts))]",
-            "+ self.layers = [Layer(sizes[i], sizes[i + 1], nonlin=False) for i in range(len(nouts))]",
-            message="Only the last layer has no relu. Without any relu, layers in a row make one straight line.",
-            hint=2,
-        ),
-        Slip(
-            "relu only at the end",
-            "- self.layers = [Layer(sizes[i], sizes[i + 1], nonlin=i != last) for i in range(len(nouts))]",
-            "+ self.layers = [Layer(sizes[i], sizes[i + 1], nonlin=i == last) for i in range(len(nouts))]",
-            message="It is the other way round: all layers except the last have a relu.",
-            hint=2,
-        ),
-        Slip(
-            "no relu in narrow layers",
-            "- self.layers = [Layer(sizes[i], sizes[i + 1], nonlin=i != last) for i in range(len(nouts))]",
-            "+ self.layers = [Layer(sizes[i], sizes[i + 1], nonlin=sizes[i + 1] != 1) for i in range(len(nouts))]",
-            message=(
-                "A layer of one neuron need not be the last: in MLP(2, [1, 1]) the first layer needs its relu. "
-                "Choose by the position of the layer, not by its size."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "gradients reset in each call",
-            "  def __call__(self, x):",
-            "+     self.zero_grad()",
-            message="Computing a score must not change the gradients. Only `zero_grad()` sets them to 0.",
-            hint=3,
-        ),
-        Slip(
-            "every layer gets the inputs",
-            "- self.layers = [Layer(sizes[i], sizes[i + 1], nonlin=i != last) for i in range(len(nouts))]",
-            "+ self.layers = [Layer(nin, sizes[i + 1], nonlin=i != last) for i in range(len(nouts))]",
-            message="The input of a layer is the output of the layer before it, not the input of the network.",
-        ),
-        Slip(
-            "a list of one",
-            "- return x[0]",
-            "+ return x",
-            message="Your last layer returns a list of one Value. Return the Value itself.",
-            hint=3,
-        ),
-        Slip(
-            "zero_grad changes only a name",
-            "- p.grad = 0.0",
-            "+ p = 0.0",
-            message="`p = 0.0` only rebinds the name p. Set `p.grad` to 0.",
-            hint=3,
-        ),
-        Slip(
-            "zero_grad of everything",
-            "- p.grad = 0.0",
-            "+ p.grad = p.data = 0.0",
-            message="Reset only the gradients.",
-            hint=3,
-        ),
-        Slip(
-            "list of lists",
-            "- return [p for layer in self.layers for p in layer.parameters()]",
-            "+ return [each.parameters() for each in self.layers]",
-            message="`parameters()` is one flat list of Values.",
-        ),
+        r"""
+@ self.layers = [Layer(sizes[i], sizes[i + 1], nonlin=i != last) for i in range(len(nouts))]
+a relu at the end (2)
++ self.layers = [Layer(sizes[i], sizes[i + 1]) for i in range(len(nouts))]
+! The last layer has no relu: the scores of points with label -1 must be able to be negative.
+no relu anywhere (2)
++ self.layers = [Layer(sizes[i], sizes[i + 1], nonlin=False) for i in range(len(nouts))]
+! Only the last layer has no relu. Without any relu, layers in a row make one straight line.
+relu only at the end (2)
++ self.layers = [Layer(sizes[i], sizes[i + 1], nonlin=i == last) for i in range(len(nouts))]
+! It is the other way round: all layers except the last have a relu.
+no relu in narrow layers (2)
++ self.layers = [Layer(sizes[i], sizes[i + 1], nonlin=sizes[i + 1] != 1) for i in range(len(nouts))]
+! A layer of one neuron need not be the last: in MLP(2, [1, 1]) the first layer needs its relu. Choose by the position
+! of the layer, not by its size.
+every layer gets the inputs
++ self.layers = [Layer(nin, sizes[i + 1], nonlin=i != last) for i in range(len(nouts))]
+! The input of a layer is the output of the layer before it, not the input of the network.
+
+gradients reset in each call (3)
+  def __call__(self, x):
++     self.zero_grad()
+! Computing a score must not change the gradients. Only `zero_grad()` sets them to 0.
+a list of one (3)
+- return x[0]
++ return x
+! Your last layer returns a list of one Value. Return the Value itself.
+
+@ p.grad = 0.0
+zero_grad changes only a name (3)
++ p = 0.0
+! `p = 0.0` only rebinds the name p. Set `p.grad` to 0.
+zero_grad of everything (3)
++ p.grad = p.data = 0.0
+! Reset only the gradients.
+
+list of lists
+- return [p for layer in self.layers for p in layer.parameters()]
++ return [each.parameters() for each in self.layers]
+! `parameters()` is one flat list of Values.
+""",
     ),
 )
 
@@ -718,74 +588,42 @@ HINGE = Exercise(
     run=_loss_and_gradients,
     mistakes=slips(
         hinge,
-        Slip(
-            "sum",
-            "- return sum(losses) / len(losses)",
-            "+ return sum(losses)",
-            message=(
-                "That is the sum. The mean does not grow with the number of samples, so the same learning rate "
-                "works for 10 samples and for 100."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "no margin",
-            "- losses = [(1 - label * score).relu() for score, label in zip(scores, labels)]",
-            "+ losses = [(-label * score).relu() for score, label in zip(scores, labels)]",
-            message=(
-                "Without the 1, a score of exactly 0 would cost nothing, and the network could settle for scores of 0."
-            ),
-        ),
-        Slip(
-            "sign",
-            "- losses = [(1 - label * score).relu() for score, label in zip(scores, labels)]",
-            "+ losses = [(1 + label * score).relu() for score, label in zip(scores, labels)]",
-            message=(
-                "Check the sign: a score on its label's side should make the loss smaller, so compute 1 minus "
-                "label * score."
-            ),
-        ),
-        Slip(
-            "no hinge",
-            "- losses = [(1 - label * score).relu() for score, label in zip(scores, labels)]",
-            "+ losses = [(1 - label * score) for score, label in zip(scores, labels)]",
-            message=(
-                "Without the relu, max(0, ...), samples that are already right can push the loss further and "
-                "further below zero."
-            ),
-        ),
-        Slip(
-            "Python's max",
-            "- losses = [(1 - label * score).relu() for score, label in zip(scores, labels)]",
-            "+ losses = [max(0, 1 - label * score) for score, label in zip(scores, labels)]",
-            message=(
-                "If no sample costs anything, Python's max returns only plain zeros, and there is no graph for the "
-                "backward pass. `(1 - label * score).relu()` is max(0, ...) as a Value."
-            ),
-        ),
-        Slip(
-            "relu of the mean",
-            "- losses = [(1 - label * score).relu() for score, label in zip(scores, labels)]",
-            "- return sum(losses) / len(losses)",
-            "+ losses = [(1 - label * score) for score, label in zip(scores, labels)]",
-            "+ return (sum(losses) / len(losses)).relu()",
-            message=(
-                "The relu belongs around each sample. Around the mean, a sample that is right by a wide margin "
-                "would pay for one that is wrong."
-            ),
-        ),
-        Slip(
-            "plain numbers",
-            "- return sum(losses) / len(losses)",
-            "+ return (sum(losses) / len(losses)).data",
-            message=("Compute with the Values themselves, not with their .data: the backward pass starts at the loss."),
-        ),
-        Slip(
-            "squared",
-            "- losses = [(1 - label * score).relu() for score, label in zip(scores, labels)]",
-            "+ losses = [(1 - label * score).relu() ** 2 for score, label in zip(scores, labels)]",
-            message="That is the squared hinge. Here the cost grows in a straight line.",
-        ),
+        r"""
+@ return sum(losses) / len(losses)
+sum (2)
++ return sum(losses)
+! That is the sum. The mean does not grow with the number of samples, so the same learning rate works for 10 samples and
+! for 100.
+plain numbers
++ return (sum(losses) / len(losses)).data
+! Compute with the Values themselves, not with their .data: the backward pass starts at the loss.
+
+@ losses = [(1 - label * score).relu() for score, label in zip(scores, labels)]
+no margin
++ losses = [(-label * score).relu() for score, label in zip(scores, labels)]
+! Without the 1, a score of exactly 0 would cost nothing, and the network could settle for scores of 0.
+sign
++ losses = [(1 + label * score).relu() for score, label in zip(scores, labels)]
+! Check the sign: a score on its label's side should make the loss smaller, so compute 1 minus label * score.
+no hinge
++ losses = [(1 - label * score) for score, label in zip(scores, labels)]
+! Without the relu, max(0, ...), samples that are already right can push the loss further and further below zero.
+Python's max
++ losses = [max(0, 1 - label * score) for score, label in zip(scores, labels)]
+! If no sample costs anything, Python's max returns only plain zeros, and there is no graph for the backward pass. `(1 -
+! label * score).relu()` is max(0, ...) as a Value.
+squared
++ losses = [(1 - label * score).relu() ** 2 for score, label in zip(scores, labels)]
+! That is the squared hinge. Here the cost grows in a straight line.
+
+relu of the mean
+- losses = [(1 - label * score).relu() for score, label in zip(scores, labels)]
+- return sum(losses) / len(losses)
++ losses = [(1 - label * score) for score, label in zip(scores, labels)]
++ return (sum(losses) / len(losses)).relu()
+! The relu belongs around each sample. Around the mean, a sample that is right by a wide margin would pay for one that
+! is wrong.
+""",
     ),
 )
 
@@ -845,91 +683,50 @@ STEP = Exercise(
     run=_three_steps,
     mistakes=slips(
         train_step,
-        Slip(
-            "never zero",
-            "- model.zero_grad()",
-            message=(
-                "The first step is right and the second is not: the gradients of the first step are still there, "
-                "and backward adds to them."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "uphill",
-            "- p.data -= learning_rate * p.grad",
-            "+ p.data += learning_rate * p.grad",
-            message="The loss grows: the gradient points uphill, so the step goes against it, `-=`.",
-            hint=2,
-        ),
-        Slip(
-            "another thing called p",
-            "- p.data -= learning_rate * p.grad",
-            "+ p = p - learning_rate * p.grad",
-            message=(
-                "`p = p - ...` and `p -= ...` create a new Value named p, but the model keeps the old one. Change "
-                "the number inside, `p.data -= ...`."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "no step",
-            "- loss.backward()",
-            message=(
-                "All gradients are 0 at the update. Do you call `backward()`, and no `zero_grad()` between it and "
-                "the update?"
-            ),
-            hint=3,
-        ),
-        Slip(
-            "returns a Value",
-            "- return loss.data",
-            "+ return loss",
-            message=(
-                "Return `loss.data`: a Value would keep its whole graph in memory for as long as you keep the history "
-                "of losses."
-            ),
-        ),
-        Slip(
-            "the loss afterwards",
-            "- return loss.data",
-            "+ return hinge([model(x) for x in inputs], labels).data",
-            message="That is the loss after the step, and it costs a second forward pass: return the loss that you "
-            "already have.",
-        ),
-        Slip(
-            "return in the loop",
-            "- return loss.data",
-            "+     return loss.data",
-            message="Only the first parameter has moved: the `return` is inside the loop.",
-            hint=2,
-        ),
-        Slip(
-            "minus itself",
-            "- p.data -= learning_rate * p.grad",
-            "+ p.data -= learning_rate * p.data",
-            message="Subtract the learning rate times the gradient, `p.grad`; your step only shrinks every number.",
-            hint=2,
-        ),
-        Slip(
-            "no learning rate",
-            "- p.data -= learning_rate * p.grad",
-            "+ p.data -= p.grad",
-            message="Multiply the gradient by the learning rate.",
-            hint=2,
-        ),
-        Slip(
-            "one sample",
-            "- loss = hinge([model(x) for x in inputs], labels)",
-            "+ loss = hinge([model(x) for x in inputs[:1]], labels[:1])",
-            message="Compute the loss of all samples.",
-        ),
-        Slip(
-            "the data a Value",
-            "- p.data -= learning_rate * p.grad",
-            "+ p.data = p - learning_rate * p.grad",
-            message="`p` is a Value and `p.data` is its number: compute with `p.data`.",
-            hint=2,
-        ),
+        r"""
+never zero (3)
+- model.zero_grad()
+! The first step is right and the second is not: the gradients of the first step are still there, and backward adds to
+! them.
+
+@ p.data -= learning_rate * p.grad
+uphill (2)
++ p.data += learning_rate * p.grad
+! The loss grows: the gradient points uphill, so the step goes against it, `-=`.
+another thing called p (2)
++ p = p - learning_rate * p.grad
+! `p = p - ...` and `p -= ...` create a new Value named p, but the model keeps the old one. Change the number inside,
+! `p.data -= ...`.
+minus itself (2)
++ p.data -= learning_rate * p.data
+! Subtract the learning rate times the gradient, `p.grad`; your step only shrinks every number.
+no learning rate (2)
++ p.data -= p.grad
+! Multiply the gradient by the learning rate.
+the data a Value (2)
++ p.data = p - learning_rate * p.grad
+! `p` is a Value and `p.data` is its number: compute with `p.data`.
+
+no step (3)
+- loss.backward()
+! All gradients are 0 at the update. Do you call `backward()`, and no `zero_grad()` between it and the update?
+
+@ return loss.data
+returns a Value
++ return loss
+! Return `loss.data`: a Value would keep its whole graph in memory for as long as you keep the history of losses.
+the loss afterwards
++ return hinge([model(x) for x in inputs], labels).data
+! That is the loss after the step, and it costs a second forward pass: return the loss that you already have.
+return in the loop (2)
++     return loss.data
+! Only the first parameter has moved: the `return` is inside the loop.
+
+one sample
+- loss = hinge([model(x) for x in inputs], labels)
++ loss = hinge([model(x) for x in inputs[:1]], labels[:1])
+! Compute the loss of all samples.
+""",
     ),
 )
 
@@ -964,49 +761,31 @@ ACCURACY = Exercise(
     run=lambda function, scores, labels: function([Value(score) for score in scores], labels),
     mistakes=slips(
         accuracy,
-        Slip(
-            "count",
-            "- return right / len(labels)",
-            "+ return right",
-            message="That is the number of right samples. Divide it by the number of samples.",
-            hint=2,
-        ),
-        Slip(
-            "equal",
-            "- right = sum((score.data > 0) == (label > 0) for score, label in zip(scores, labels))",
-            "+ right = sum(score.data == label for score, label in zip(scores, labels))",
-            message="A score is almost never exactly -1 or 1. Only its sign counts.",
-        ),
-        Slip(
-            "percent",
-            "- return right / len(labels)",
-            "+ return 100 * right / len(labels)",
-            message="That is a percentage; a share is between 0 and 1.",
-            hint=2,
-        ),
-        Slip(
-            "margin",
-            "- right = sum((score.data > 0) == (label > 0) for score, label in zip(scores, labels))",
-            "+ right = sum(score.data * label >= 1 for score, label in zip(scores, labels))",
-            message="A score on the right side of 0 counts as right; it does not need a margin of 1.",
-        ),
-        Slip(
-            "rounded",
-            "- right = sum((score.data > 0) == (label > 0) for score, label in zip(scores, labels))",
-            "+ right = sum(round(score.data) == label for score, label in zip(scores, labels))",
-            message="Rounding turns a small score into 0 and a large one into 2. Only the sign counts.",
-        ),
-        Slip(
-            "label 1 alone",
-            "- right = sum((score.data > 0) == (label > 0) for score, label in zip(scores, labels))",
-            "+ right = sum(score.data > 0 and label > 0 for score, label in zip(scores, labels))",
-            message="A negative score with label -1 is right as well.",
-        ),
-        Slip(
-            "errors",
-            "- right = sum((score.data > 0) == (label > 0) for score, label in zip(scores, labels))",
-            "+ right = sum((score.data > 0) != (label > 0) for score, label in zip(scores, labels))",
-            message="That is the share of wrong answers.",
-        ),
+        r"""
+@ return right / len(labels)
+count (2)
++ return right
+! That is the number of right samples. Divide it by the number of samples.
+percent (2)
++ return 100 * right / len(labels)
+! That is a percentage; a share is between 0 and 1.
+
+@ right = sum((score.data > 0) == (label > 0) for score, label in zip(scores, labels))
+equal
++ right = sum(score.data == label for score, label in zip(scores, labels))
+! A score is almost never exactly -1 or 1. Only its sign counts.
+margin
++ right = sum(score.data * label >= 1 for score, label in zip(scores, labels))
+! A score on the right side of 0 counts as right; it does not need a margin of 1.
+rounded
++ right = sum(round(score.data) == label for score, label in zip(scores, labels))
+! Rounding turns a small score into 0 and a large one into 2. Only the sign counts.
+label 1 alone
++ right = sum(score.data > 0 and label > 0 for score, label in zip(scores, labels))
+! A negative score with label -1 is right as well.
+errors
++ right = sum((score.data > 0) != (label > 0) for score, label in zip(scores, labels))
+! That is the share of wrong answers.
+""",
     ),
 )

@@ -5,7 +5,7 @@ import numpy as np
 
 from mlx_grpo_kit.course.compare import Told, show
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
-from mlx_grpo_kit.course.slips import Slip, slips
+from mlx_grpo_kit.course.slips import slips
 from mlx_grpo_kit.tensor import Tensor, mean, tanh
 
 
@@ -199,71 +199,50 @@ SHAPE_OF_RESULT = Exercise(
         ),
         *slips(
             broadcast_shape,
-            Slip(
-                "on the left",
-                "- a = (1,) * (longest - len(a)) + tuple(a)",
-                "- b = (1,) * (longest - len(b)) + tuple(b)",
-                "+ a = tuple(a) + (1,) * (longest - len(a))",
-                "+ b = tuple(b) + (1,) * (longest - len(b))",
-                message="You aligned the shapes on the left. Put the missing ones in front, not at the end.",
-            ),
-            Slip(
-                "larger without asking",
-                "-     return None",
-                "- result.append(n if m == 1 else m)",
-                "+     pass",
-                "+ result.append(max(m, n))",
-                message=(
-                    "The larger length is right if two lengths fit, but 4 and 3 do not fit: nothing says which of "
-                    "the 4 numbers belongs to which of the 3."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "fits if divisible",
-                "- if m != n and m != 1 and n != 1:",
-                "+ if m % n and n % m:",
-                "- result.append(n if m == 1 else m)",
-                "+ result.append(max(m, n))",
-                message=(
-                    "6 is three times 2, but they still do not fit: only a 1 is stretched, and no block is ever "
-                    "repeated."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "one does not stretch",
-                "- a = (1,) * (longest - len(a)) + tuple(a)",
-                "- b = (1,) * (longest - len(b)) + tuple(b)",
-                "+ a = (0,) * (longest - len(a)) + tuple(a)",
-                "+ b = (0,) * (longest - len(b)) + tuple(b)",
-                "- if m != n and m != 1 and n != 1:",
-                "+ if m != n and m != 0 and n != 0:",
-                "- result.append(n if m == 1 else m)",
-                "+ result.append(n if m == 0 else m)",
-                message="Different lengths fit if one of them is 1.",
-                hint=2,
-            ),
-            Slip(
-                "equal numbers of axes",
-                "- a = (1,) * (longest - len(a)) + tuple(a)",
-                "- b = (1,) * (longest - len(b)) + tuple(b)",
-                "+ a = (0,) * (longest - len(a)) + tuple(a)",
-                "+ b = (0,) * (longest - len(b)) + tuple(b)",
-                "  result = []",
-                "+ if a[0] == 0 or b[0] == 0:",
-                "+     return None",
-                message="Shapes may have different numbers of axes: an axis that the shorter one lacks counts as 1.",
-            ),
-            Slip(
-                "backwards",
-                "- return tuple(result)",
-                "+ return tuple(result[::-1])",
-                message=(
-                    "The lengths are right, but in reverse order. If you started on the right, reverse the result."
-                ),
-                hint=3,
-            ),
+            r"""
+on the left
+- a = (1,) * (longest - len(a)) + tuple(a)
+- b = (1,) * (longest - len(b)) + tuple(b)
++ a = tuple(a) + (1,) * (longest - len(a))
++ b = tuple(b) + (1,) * (longest - len(b))
+! You aligned the shapes on the left. Put the missing ones in front, not at the end.
+larger without asking (2)
+-     return None
+- result.append(n if m == 1 else m)
++     pass
++ result.append(max(m, n))
+! The larger length is right if two lengths fit, but 4 and 3 do not fit: nothing says which of the 4 numbers belongs to
+! which of the 3.
+fits if divisible (2)
+- if m != n and m != 1 and n != 1:
++ if m % n and n % m:
+- result.append(n if m == 1 else m)
++ result.append(max(m, n))
+! 6 is three times 2, but they still do not fit: only a 1 is stretched, and no block is ever repeated.
+one does not stretch (2)
+- a = (1,) * (longest - len(a)) + tuple(a)
+- b = (1,) * (longest - len(b)) + tuple(b)
++ a = (0,) * (longest - len(a)) + tuple(a)
++ b = (0,) * (longest - len(b)) + tuple(b)
+- if m != n and m != 1 and n != 1:
++ if m != n and m != 0 and n != 0:
+- result.append(n if m == 1 else m)
++ result.append(n if m == 0 else m)
+! Different lengths fit if one of them is 1.
+equal numbers of axes
+- a = (1,) * (longest - len(a)) + tuple(a)
+- b = (1,) * (longest - len(b)) + tuple(b)
++ a = (0,) * (longest - len(a)) + tuple(a)
++ b = (0,) * (longest - len(b)) + tuple(b)
+  result = []
++ if a[0] == 0 or b[0] == 0:
++     return None
+! Shapes may have different numbers of axes: an axis that the shorter one lacks counts as 1.
+backwards (3)
+- return tuple(result)
++ return tuple(result[::-1])
+! The lengths are right, but in reverse order. If you started on the right, reverse the result.
+""",
         ),
         Mistake(
             "new axes lost",
@@ -369,90 +348,54 @@ UNDO_BROADCASTING = Exercise(
         ),
         *slips(
             unbroadcast,
-            Slip(
-                "only new axes",
-                "- if shape[axis] == 1:  # this one was stretched",
-                "+ if False:  # this one was stretched",
-                message=(
-                    "You summed over the new axes in front. An axis where `shape` has a 1 was stretched: sum over "
-                    "it as well."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "only stretched axes",
-                "- while grad.ndim > len(shape):  # new axes come first",
-                "+ while False:  # new axes come first",
-                "- grad = grad.sum(axis=axis, keepdims=True)",
-                "+ grad = grad.sum(axis=axis - len(shape), keepdims=True)",
-                message=(
-                    "You summed over the axes where `shape` has a 1. Sum over the new axes in front too, which "
-                    "`shape` does not have at all."
-                ),
-            ),
-            Slip(
-                "axes renumbered",
-                "- grad = grad.sum(axis=axis, keepdims=True)",
-                "+ grad = grad.sum(axis=axis)",
-                message=(
-                    "A sum without `keepdims=True` removes its axis: the axis is missing from the result, and all "
-                    "later axes have moved one position to the front."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "renumbered and reshaped",
-                "-         grad = grad.sum(axis=axis, keepdims=True)",
-                "- return grad",
-                "+         grad = grad.sum(axis=axis)",
-                "+ return grad.reshape(shape)",
-                message=(
-                    "reshape restores a lost axis at the end. But before that, each sum without `keepdims=True` "
-                    "moves the later axes one position to the front, and `axis` is off by one."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "new axes counted up",
-                "- while grad.ndim > len(shape):  # new axes come first",
-                "-     grad = grad.sum(axis=0)",
-                "+ for axis in range(grad.ndim - len(shape)):  # new axes come first",
-                "+     grad = grad.sum(axis=axis)",
-                message=(
-                    "The new axes come first, and after a sum over axis 0, the next new axis *is* axis 0. If you "
-                    "count up, you skip it."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "on the left",
-                "- grad = grad.sum(axis=0)",
-                "+ grad = grad.sum(axis=-1)",
-                message=(
-                    "You summed over the wrong axes: new axes are in front, on the left, because shapes are "
-                    "aligned on the right."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "mean",
-                "- grad = grad.sum(axis=0)",
-                "+ grad = grad.mean(axis=0)",
-                "- grad = grad.sum(axis=axis, keepdims=True)",
-                "+ grad = grad.mean(axis=axis, keepdims=True)",
-                message=(
-                    "That is the mean of the copies' gradients. If you nudge the number, every copy moves by the "
-                    "full amount, so the effects add up."
-                ),
-            ),
-            Slip(
-                "the first copy",
-                "- grad = grad.sum(axis=0)",
-                "+ grad = grad[0]",
-                "- grad = grad.sum(axis=axis, keepdims=True)",
-                "+ grad = grad.take([0], axis=axis)",
-                message="That is the gradient of the first copy only. The other copies come from the same number.",
-            ),
+            r"""
+only new axes (3)
+- if shape[axis] == 1:  # this one was stretched
++ if False:  # this one was stretched
+! You summed over the new axes in front. An axis where `shape` has a 1 was stretched: sum over it as well.
+only stretched axes
+- while grad.ndim > len(shape):  # new axes come first
++ while False:  # new axes come first
+- grad = grad.sum(axis=axis, keepdims=True)
++ grad = grad.sum(axis=axis - len(shape), keepdims=True)
+! You summed over the axes where `shape` has a 1. Sum over the new axes in front too, which `shape` does not have at
+! all.
+axes renumbered (3)
+- grad = grad.sum(axis=axis, keepdims=True)
++ grad = grad.sum(axis=axis)
+! A sum without `keepdims=True` removes its axis: the axis is missing from the result, and all later axes have moved one
+! position to the front.
+renumbered and reshaped (3)
+-         grad = grad.sum(axis=axis, keepdims=True)
+- return grad
++         grad = grad.sum(axis=axis)
++ return grad.reshape(shape)
+! reshape restores a lost axis at the end. But before that, each sum without `keepdims=True` moves the later axes one
+! position to the front, and `axis` is off by one.
+new axes counted up (2)
+- while grad.ndim > len(shape):  # new axes come first
+-     grad = grad.sum(axis=0)
++ for axis in range(grad.ndim - len(shape)):  # new axes come first
++     grad = grad.sum(axis=axis)
+! The new axes come first, and after a sum over axis 0, the next new axis *is* axis 0. If you count up, you skip it.
+on the left (2)
+- grad = grad.sum(axis=0)
++ grad = grad.sum(axis=-1)
+! You summed over the wrong axes: new axes are in front, on the left, because shapes are aligned on the right.
+mean
+- grad = grad.sum(axis=0)
++ grad = grad.mean(axis=0)
+- grad = grad.sum(axis=axis, keepdims=True)
++ grad = grad.mean(axis=axis, keepdims=True)
+! That is the mean of the copies' gradients. If you nudge the number, every copy moves by the full amount, so the
+! effects add up.
+the first copy
+- grad = grad.sum(axis=0)
++ grad = grad[0]
+- grad = grad.sum(axis=axis, keepdims=True)
++ grad = grad.take([0], axis=axis)
+! That is the gradient of the first copy only. The other copies come from the same number.
+""",
         ),
         Mistake(
             "keepdims dropped",
@@ -543,68 +486,41 @@ WAY_BACK_OF_A_SUM = Exercise(
         ),
         *slips(
             sum_backward,
-            Slip(
-                "ones",
-                "- return np.broadcast_to(grad, shape)",
-                "+ return np.ones(shape)",
-                message=(
-                    "The slope of a sum for each of its numbers is 1, but the loss depends on the sums with the "
-                    "slopes in grad: multiply by grad."
-                ),
-            ),
-            Slip(
-                "divided",
-                "- return np.broadcast_to(grad, shape)",
-                "+ return np.broadcast_to(grad, shape) / shape[axis]",
-                message="That is the backward pass of a mean. In a sum, each number counts in full.",
-            ),
-            Slip(
-                "axis not put back",
-                "- grad = np.expand_dims(grad, axis)  # restore the axis that the sum removed",
-                "+ grad = grad  # restore the axis that the sum removed",
-                message=(
-                    "Without keepdims, grad lacks the axis, and broadcasting adds a new one in front: at best you "
-                    "get an error, and for a square array copies in the wrong direction. Restore the axis at "
-                    "position `axis`."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "in second place",
-                "- grad = np.expand_dims(grad, axis)  # restore the axis that the sum removed",
-                "+ grad = grad[:, None]  # restore the axis that the sum removed",
-                message="`[:, None]` restores the axis as axis 1, which is right only for `axis=1`.",
-                hint=3,
-            ),
-            Slip(
-                "at the end",
-                "- grad = np.expand_dims(grad, axis)  # restore the axis that the sum removed",
-                "+ grad = grad[..., None]  # restore the axis that the sum removed",
-                message=(
-                    "You restored the axis at the end, which is right only if the sum was over the last axis. It "
-                    "belongs at position `axis`."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "put back twice",
-                "- if not keepdims:",
-                "+ if True:",
-                message="With keepdims=True the axis is still there: restore it only without keepdims.",
-                hint=3,
-            ),
-            Slip(
-                "squeezed",
-                "- if not keepdims:",
-                "-     grad = np.expand_dims(grad, axis)  # restore the axis that the sum removed",
-                "+ if True:",
-                "+     grad = np.expand_dims(np.squeeze(grad), axis)  # restore the axis that the sum removed",
-                message=(
-                    "`squeeze` removes *every* axis of length 1, even those that x itself has. The axis then "
-                    "returns at the wrong position. Use `keepdims` to decide whether one is missing."
-                ),
-                hint=3,
-            ),
+            r"""
+@ return np.broadcast_to(grad, shape)
+ones
++ return np.ones(shape)
+! The slope of a sum for each of its numbers is 1, but the loss depends on the sums with the slopes in grad: multiply by
+! grad.
+divided
++ return np.broadcast_to(grad, shape) / shape[axis]
+! That is the backward pass of a mean. In a sum, each number counts in full.
+
+@ grad = np.expand_dims(grad, axis)  # restore the axis that the sum removed
+axis not put back (3)
++ grad = grad  # restore the axis that the sum removed
+! Without keepdims, grad lacks the axis, and broadcasting adds a new one in front: at best you get an error, and for a
+! square array copies in the wrong direction. Restore the axis at position `axis`.
+in second place (3)
++ grad = grad[:, None]  # restore the axis that the sum removed
+! `[:, None]` restores the axis as axis 1, which is right only for `axis=1`.
+at the end (3)
++ grad = grad[..., None]  # restore the axis that the sum removed
+! You restored the axis at the end, which is right only if the sum was over the last axis. It belongs at position
+! `axis`.
+
+put back twice (3)
+- if not keepdims:
++ if True:
+! With keepdims=True the axis is still there: restore it only without keepdims.
+squeezed (3)
+- if not keepdims:
+-     grad = np.expand_dims(grad, axis)  # restore the axis that the sum removed
++ if True:
++     grad = np.expand_dims(np.squeeze(grad), axis)  # restore the axis that the sum removed
+! `squeeze` removes *every* axis of length 1, even those that x itself has. The axis then returns at the wrong position.
+! Use `keepdims` to decide whether one is missing.
+""",
         ),
         Mistake(
             "not copied",
@@ -648,51 +564,29 @@ MATRIX_PRODUCT = Exercise(
     ),
     mistakes=slips(
         matmul_backward,
-        Slip(
-            "no transpose",
-            "- return grad @ b.T, a.T @ grad",
-            "+ return grad @ b, a @ grad",
-            message="The shapes do not fit: transpose one of the two with .T before the product.",
-        ),
-        Slip(
-            "other order",
-            "- return grad @ b.T, a.T @ grad",
-            "+ return b.T @ grad, grad @ a.T",
-            message=(
-                "The matrices are in the wrong order: a was on the left of b, so in its gradient grad is on the "
-                "left of b.T. In a matrix product the order matters."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "elementwise",
-            "- return grad @ b.T, a.T @ grad",
-            "+ return grad * b, grad * a",
-            message=(
-                "`*` multiplies number by number, which is the rule of a * b. Here each number of a is used in a "
-                "whole row of c, so you need the sum over that row: `@` computes it."
-            ),
-        ),
-        Slip(
-            "swapped",
-            "- return grad @ b.T, a.T @ grad",
-            "+ return a.T @ grad, grad @ b.T",
-            message="The two gradients are right, but in the wrong order: first a's, then b's.",
-            hint=3,
-        ),
-        Slip(
-            "grad forgotten",
-            "- return grad @ b.T, a.T @ grad",
-            "+ return np.ones_like(grad) @ b.T, a.T @ np.ones_like(grad)",
-            message="That is the gradient of c.sum(), for which grad is all ones. Use the numbers of the given grad.",
-        ),
-        Slip(
-            "only one",
-            "- return grad @ b.T, a.T @ grad",
-            "+ return grad @ b.T",
-            message="That is the gradient of a. Return two: `return ..., ...`.",
-            hint=2,
-        ),
+        r"""
+@ return grad @ b.T, a.T @ grad
+no transpose
++ return grad @ b, a @ grad
+! The shapes do not fit: transpose one of the two with .T before the product.
+other order (2)
++ return b.T @ grad, grad @ a.T
+! The matrices are in the wrong order: a was on the left of b, so in its gradient grad is on the left of b.T. In a
+! matrix product the order matters.
+elementwise
++ return grad * b, grad * a
+! `*` multiplies number by number, which is the rule of a * b. Here each number of a is used in a whole row of c, so you
+! need the sum over that row: `@` computes it.
+swapped (3)
++ return a.T @ grad, grad @ b.T
+! The two gradients are right, but in the wrong order: first a's, then b's.
+grad forgotten
++ return np.ones_like(grad) @ b.T, a.T @ np.ones_like(grad)
+! That is the gradient of c.sum(), for which grad is all ones. Use the numbers of the given grad.
+only one (2)
++ return grad @ b.T
+! That is the gradient of a. Return two: `return ..., ...`.
+""",
     ),
 )
 
@@ -769,110 +663,66 @@ TRAINING_STEP = Exercise(
     cases=((a_line, 0.1), (a_line, 0.02), (a_curve, 0.5), (a_line_with_old_gradients, 0.1)),
     mistakes=slips(
         train_step,
-        Slip(
-            "never zero",
-            "- p.grad = None",
-            "+ pass",
-            message=(
-                "The first step is right and the second is not: the gradients of the first step are still there, "
-                "and backward adds to them."
-            ),
-        ),
-        Slip(
-            "uphill",
-            "- p.data -= learning_rate * p.grad",
-            "+ p.data += learning_rate * p.grad",
-            message="The loss grows: the gradient points uphill, so the step goes against it, `-=`.",
-            hint=2,
-        ),
-        Slip(
-            "rebinds",
-            "- p.data -= learning_rate * p.grad",
-            "+ p = p - learning_rate * p.grad",
-            message=(
-                "The loss stays the same, so no parameter has changed. Change its numbers. (`p = p - ...` creates "
-                "a new tensor and does not change the one in the list.)"
-            ),
-            hint=3,
-        ),
-        Slip(
-            "zero too late",
-            "  loss.backward()",
-            "  for p in parameters:",
-            "+     p.grad = None",
-            "+ for p in parameters:",
-            message=(
-                "A gradient was None at the update. `p.grad = None` clears it and `loss.backward()` fills it: "
-                "clear it before backward, use it after backward."
-            ),
-        ),
-        Slip(
-            "cleared after the update",
-            "- for p in parameters:",
-            "-     p.grad = None",
-            "  loss = compute_loss()",
-            "  loss.backward()",
-            "  for p in parameters:",
-            "      p.data -= learning_rate * p.grad",
-            "+     p.grad = None",
-            message=(
-                "An earlier backward has left gradients in the parameters, and your backward adds to them. Clear them "
-                "before backward, not after the update."
-            ),
-        ),
-        Slip(
-            "data of the gradient",
-            "- p.data -= learning_rate * p.grad",
-            "+ p.data -= learning_rate * p.grad.data",
-            message=(
-                "`p.grad` is a NumPy array, not a Tensor as in torch; use it directly. (`.data` of an array is its "
-                "raw memory.)"
-            ),
-            hint=2,
-        ),
-        Slip(
-            "new tensors in the list",
-            "- for p in parameters:",
-            "-     p.data -= learning_rate * p.grad",
-            "+ for i, p in enumerate(parameters):",
-            "+     parameters[i] = Tensor(p.data - learning_rate * p.grad, requires_grad=True)",
-            message=(
-                "`compute_loss` still uses the old tensors, and they have not changed. Change the numbers inside "
-                "each parameter: `p.data -= ...`."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "loss afterwards",
-            "- return loss.item()",
-            "+ return compute_loss().item()",
-            message="That is the loss after the update. Return the loss on which you called backward.",
-        ),
-        Slip(
-            "in place, recorded",
-            "- p.data -= learning_rate * p.grad",
-            "+ p -= learning_rate * p.grad",
-            message=(
-                "The update is arithmetic with a tensor that requires a gradient, so the engine would have to "
-                "record it. Change `p.data`, or update inside `with T.no_grad():`."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "returns the tensor",
-            "- return loss.item()",
-            "+ return loss",
-            message=(
-                "Return `loss.item()`, a number: a tensor would keep its whole graph in memory for as long as you "
-                "keep the history of losses."
-            ),
-        ),
-        Slip(
-            "returns an array",
-            "- return loss.item()",
-            "+ return loss.data",
-            message="`loss.data` is an array without axes; `loss.item()` is the number in it.",
-        ),
+        r"""
+never zero
+- p.grad = None
++ pass
+! The first step is right and the second is not: the gradients of the first step are still there, and backward adds to
+! them.
+
+@ p.data -= learning_rate * p.grad
+uphill (2)
++ p.data += learning_rate * p.grad
+! The loss grows: the gradient points uphill, so the step goes against it, `-=`.
+rebinds (3)
++ p = p - learning_rate * p.grad
+! The loss stays the same, so no parameter has changed. Change its numbers. (`p = p - ...` creates a new tensor and does
+! not change the one in the list.)
+data of the gradient (2)
++ p.data -= learning_rate * p.grad.data
+! `p.grad` is a NumPy array, not a Tensor as in torch; use it directly. (`.data` of an array is its raw memory.)
+in place, recorded (2)
++ p -= learning_rate * p.grad
+! The update is arithmetic with a tensor that requires a gradient, so the engine would have to record it. Change
+! `p.data`, or update inside `with T.no_grad():`.
+
+zero too late
+  loss.backward()
+  for p in parameters:
++     p.grad = None
++ for p in parameters:
+! A gradient was None at the update. `p.grad = None` clears it and `loss.backward()` fills it: clear it before backward,
+! use it after backward.
+cleared after the update
+- for p in parameters:
+-     p.grad = None
+  loss = compute_loss()
+  loss.backward()
+  for p in parameters:
+      p.data -= learning_rate * p.grad
++     p.grad = None
+! An earlier backward has left gradients in the parameters, and your backward adds to them. Clear them before backward,
+! not after the update.
+new tensors in the list (2)
+- for p in parameters:
+-     p.data -= learning_rate * p.grad
++ for i, p in enumerate(parameters):
++     parameters[i] = Tensor(p.data - learning_rate * p.grad, requires_grad=True)
+! `compute_loss` still uses the old tensors, and they have not changed. Change the numbers inside each parameter:
+! `p.data -= ...`.
+
+@ return loss.item()
+loss afterwards
++ return compute_loss().item()
+! That is the loss after the update. Return the loss on which you called backward.
+returns the tensor
++ return loss
+! Return `loss.item()`, a number: a tensor would keep its whole graph in memory for as long as you keep the history of
+! losses.
+returns an array
++ return loss.data
+! `loss.data` is an array without axes; `loss.item()` is the number in it.
+""",
     ),
     run=_three_steps,
     in_place=True,

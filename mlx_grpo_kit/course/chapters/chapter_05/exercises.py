@@ -9,7 +9,7 @@ import numpy as np
 import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.course.compare import Told, show
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
-from mlx_grpo_kit.course.slips import Slip, slips
+from mlx_grpo_kit.course.slips import slips
 from mlx_grpo_kit.tensor.rules.rule import Rule
 
 
@@ -81,74 +81,44 @@ SILU = Exercise(
     mistakes=(
         *slips(
             silu,
-            Slip(
-                "slope alone",
-                "- return grad * ctx.s * (1 + ctx.x * (1 - ctx.s))",
-                "+ return ctx.s * (1 + ctx.x * (1 - ctx.s))",
-                message=(
-                    "That is silu's own slope. Multiply it by `grad`, which says how much each element of the "
-                    "result affects the loss."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "product rule",
-                "- return grad * ctx.s * (1 + ctx.x * (1 - ctx.s))",
-                "+ return grad * ctx.s",
-                message="x appears twice in x * sigmoid(x), and both count: the sigmoid moves too.",
-                hint=2,
-            ),
-            Slip(
-                "only the sigmoid's slope",
-                "- return grad * ctx.s * (1 + ctx.x * (1 - ctx.s))",
-                "+ return grad * ctx.s * (1 - ctx.s)",
-                message="That is the slope of the sigmoid. silu is x times as large, and x itself moves.",
-                hint=2,
-            ),
-            Slip(
-                "made of the kit's operations",
-                "- return Silu.apply(x)",
-                "+ return x * T.sigmoid(x)",
-                message=(
-                    "The numbers are right, but the engine computed them with two rules of the kit. Write a "
-                    "Function of your own, `class Silu(T.Function)`, with a backward."
-                ),
-            ),
-            Slip(
-                "grad changed in place",
-                "- return grad * ctx.s * (1 + ctx.x * (1 - ctx.s))",
-                "+ grad *= ctx.s * (1 + ctx.x * (1 - ctx.s))",
-                "+ return grad",
-                message=(
-                    "`grad` and the arrays in `ctx` are read-only: other operations use them too, and would get your "
-                    "numbers. Create a new array, `grad * ...`, instead of writing into one, `grad *= ...`."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "kept outside of ctx",
-                "- ctx.x = x",
-                "- ctx.s = 1 / (1 + np.exp(-x))",
-                "- return x * ctx.s",
-                "+ silu.x = x",
-                "+ silu.s = 1 / (1 + np.exp(-x))",
-                "+ return x * silu.s",
-                "- return grad * ctx.s * (1 + ctx.x * (1 - ctx.s))",
-                "+ return grad * silu.s * (1 + silu.x * (1 - silu.s))",
-                message=(
-                    "Between this call's forward and backward, another silu was computed and overwrote the stored "
-                    "values. Store what backward needs in `ctx`: each call has its own."
-                ),
-            ),
-            Slip(
-                "without history",
-                "- return Silu.apply(x)",
-                "+ return T.Tensor(x.data / (1 + np.exp(-x.data)))",
-                message=(
-                    "`T.Tensor(array)` creates a Tensor without a graph. `Silu.apply(x)` computes the result and "
-                    "records its origin."
-                ),
-            ),
+            r"""
+@ return grad * ctx.s * (1 + ctx.x * (1 - ctx.s))
+slope alone (3)
++ return ctx.s * (1 + ctx.x * (1 - ctx.s))
+! That is silu's own slope. Multiply it by `grad`, which says how much each element of the result affects the loss.
+product rule (2)
++ return grad * ctx.s
+! x appears twice in x * sigmoid(x), and both count: the sigmoid moves too.
+only the sigmoid's slope (2)
++ return grad * ctx.s * (1 - ctx.s)
+! That is the slope of the sigmoid. silu is x times as large, and x itself moves.
+grad changed in place (3)
++ grad *= ctx.s * (1 + ctx.x * (1 - ctx.s))
++ return grad
+! `grad` and the arrays in `ctx` are read-only: other operations use them too, and would get your numbers. Create a new
+! array, `grad * ...`, instead of writing into one, `grad *= ...`.
+
+@ return Silu.apply(x)
+made of the kit's operations
++ return x * T.sigmoid(x)
+! The numbers are right, but the engine computed them with two rules of the kit. Write a Function of your own, `class
+! Silu(T.Function)`, with a backward.
+without history
++ return T.Tensor(x.data / (1 + np.exp(-x.data)))
+! `T.Tensor(array)` creates a Tensor without a graph. `Silu.apply(x)` computes the result and records its origin.
+
+kept outside of ctx
+- ctx.x = x
+- ctx.s = 1 / (1 + np.exp(-x))
+- return x * ctx.s
++ silu.x = x
++ silu.s = 1 / (1 + np.exp(-x))
++ return x * silu.s
+- return grad * ctx.s * (1 + ctx.x * (1 - ctx.s))
++ return grad * silu.s * (1 + silu.x * (1 - silu.s))
+! Between this call's forward and backward, another silu was computed and overwrote the stored values. Store what
+! backward needs in `ctx`: each call has its own.
+""",
         ),
     ),
     run=lambda function, numbers: _quietly(_as_function, function, numbers),
@@ -201,70 +171,43 @@ LARGEST = Exercise(
     mistakes=(
         *slips(
             max_backward,
-            Slip(
-                "all to every tie",
-                "- share = wins / wins.sum(axis=1, keepdims=True)",
-                "+ share = wins",
-                message=(
-                    "With two equal winners, you return twice the gradient that came in. If both rise by 1, the "
-                    "maximum rises by 1, not by 2, so they have to share."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "g along the columns",
-                "- return g[:, None] * share",
-                "+ return g * share",
-                message=(
-                    "`g` has one number per row, and without `[:, None]` NumPy aligns it with the columns. For a "
-                    "square x you do not even get an error."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "without keepdims",
-                "- wins = x == x.max(axis=1, keepdims=True)",
-                "- share = wins / wins.sum(axis=1, keepdims=True)",
-                "+ wins = x == x.max(axis=1)",
-                "+ share = wins / wins.sum(axis=1)",
-                message="Without `keepdims=True`, NumPy aligns the largest numbers, one per row, with the columns.",
-            ),
-            Slip(
-                "ties of the whole table",
-                "- wins = x == x.max(axis=1, keepdims=True)",
-                "- share = wins / wins.sum(axis=1, keepdims=True)",
-                "+ wins = x == x.max()",
-                "+ share = wins / wins.sum()",
-                message=(
-                    "Each row has its own winner: compute the maximum and the count with `axis=1, keepdims=True`."
-                ),
-            ),
-            Slip(
-                "without g",
-                "- return g[:, None] * share",
-                "+ return share",
-                message="Those are the winners. `g` says how much each winner gets.",
-                hint=3,
-            ),
-            Slip(
-                "nearly equal",
-                "- wins = x == x.max(axis=1, keepdims=True)",
-                "+ wins = x >= -0.001 + x.max(axis=1, keepdims=True)",
-                message=(
-                    "A number that is 0.001 smaller is not a winner: if you nudge it, the maximum does not move. "
-                    "The maximum is a copy of an element, not a computed number, so `==` is exact here."
-                ),
-            ),
-            Slip(
-                "isclose",
-                "- wins = x == x.max(axis=1, keepdims=True)",
-                "+ wins = np.isclose(x, x.max(axis=1, keepdims=True))",
-                message=(
-                    "The maximum distinguishes two numbers that differ only in their last digit, so they are not a "
-                    "tie: compare with `==`, and do not round. (The maximum is a copy of an element, not a "
-                    "computed number.)"
-                ),
-            ),
+            r"""
+all to every tie (2)
+- share = wins / wins.sum(axis=1, keepdims=True)
++ share = wins
+! With two equal winners, you return twice the gradient that came in. If both rise by 1, the maximum rises by 1, not by
+! 2, so they have to share.
+
+@ return g[:, None] * share
+g along the columns (3)
++ return g * share
+! `g` has one number per row, and without `[:, None]` NumPy aligns it with the columns. For a square x you do not even
+! get an error.
+without g (3)
++ return share
+! Those are the winners. `g` says how much each winner gets.
+
+@ wins = x == x.max(axis=1, keepdims=True)
+@ share = wins / wins.sum(axis=1, keepdims=True)
+without keepdims
++ wins = x == x.max(axis=1)
++ share = wins / wins.sum(axis=1)
+! Without `keepdims=True`, NumPy aligns the largest numbers, one per row, with the columns.
+ties of the whole table
++ wins = x == x.max()
++ share = wins / wins.sum()
+! Each row has its own winner: compute the maximum and the count with `axis=1, keepdims=True`.
+
+@ wins = x == x.max(axis=1, keepdims=True)
+nearly equal
++ wins = x >= -0.001 + x.max(axis=1, keepdims=True)
+! A number that is 0.001 smaller is not a winner: if you nudge it, the maximum does not move. The maximum is a copy of
+! an element, not a computed number, so `==` is exact here.
+isclose
++ wins = np.isclose(x, x.max(axis=1, keepdims=True))
+! The maximum distinguishes two numbers that differ only in their last digit, so they are not a tie: compare with `==`,
+! and do not round. (The maximum is a copy of an element, not a computed number.)
+""",
         ),
         Mistake(
             "all to the first",
@@ -338,57 +281,34 @@ SOFTMAX = Exercise(
     mistakes=(
         *slips(
             softmax_backward,
-            Slip(
-                "the diagonal alone",
-                "- return p * (g - mean)",
-                "+ return p * (g * (1 - p))",
-                message=(
-                    "That is the rule of the sigmoid, in which each logit affects only its own probability. In a "
-                    "softmax all compete: when one logit rises, every other probability falls."
-                ),
-            ),
-            Slip(
-                "mean of the table",
-                "- mean = (g * p).sum(axis=1, keepdims=True)",
-                "+ mean = (g * p).sum()",
-                message="Your sum ran over the whole array. Each row is a separate softmax: `axis=1, keepdims=True`.",
-                hint=2,
-            ),
-            Slip(
-                "mean in a row",
-                "- mean = (g * p).sum(axis=1, keepdims=True)",
-                "+ mean = (g * p).sum(axis=1)",
-                message="There is one mean per row, and without `keepdims=True` NumPy aligns the means with the "
-                "columns.",
-                hint=2,
-            ),
-            Slip(
-                "plain mean",
-                "- mean = (g * p).sum(axis=1, keepdims=True)",
-                "+ mean = g.mean(axis=1, keepdims=True)",
-                message="Weight the mean with p: use the sum of g * p, not g.mean().",
-            ),
-            Slip(
-                "of the logarithm",
-                "- mean = (g * p).sum(axis=1, keepdims=True)",
-                "- return p * (g - mean)",
-                "+ mean = g.sum(axis=1, keepdims=True)",
-                "+ return g - p * mean",
-                message=(
-                    "That is the rule of log_softmax, where the 1 / p of the logarithm has cancelled the p in front."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "without p in front",
-                "- return p * (g - mean)",
-                "+ return g - mean",
-                message=(
-                    "The difference from the mean is right. A logit moves the result in proportion to its p: "
-                    "multiply by p."
-                ),
-                hint=3,
-            ),
+            r"""
+@ return p * (g - mean)
+the diagonal alone
++ return p * (g * (1 - p))
+! That is the rule of the sigmoid, in which each logit affects only its own probability. In a softmax all compete: when
+! one logit rises, every other probability falls.
+without p in front (3)
++ return g - mean
+! The difference from the mean is right. A logit moves the result in proportion to its p: multiply by p.
+
+@ mean = (g * p).sum(axis=1, keepdims=True)
+mean of the table (2)
++ mean = (g * p).sum()
+! Your sum ran over the whole array. Each row is a separate softmax: `axis=1, keepdims=True`.
+mean in a row (2)
++ mean = (g * p).sum(axis=1)
+! There is one mean per row, and without `keepdims=True` NumPy aligns the means with the columns.
+plain mean
++ mean = g.mean(axis=1, keepdims=True)
+! Weight the mean with p: use the sum of g * p, not g.mean().
+
+of the logarithm (3)
+- mean = (g * p).sum(axis=1, keepdims=True)
+- return p * (g - mean)
++ mean = g.sum(axis=1, keepdims=True)
++ return g - p * mean
+! That is the rule of log_softmax, where the 1 / p of the logarithm has cancelled the p in front.
+""",
         ),
         Mistake(
             "a loop over the rows",
@@ -455,101 +375,58 @@ RMS_NORM = Exercise(
     ),
     mistakes=slips(
         rms_norm_backward,
-        Slip(
-            "r as a constant",
-            "- return (g - y * np.mean(g * y, axis=1, keepdims=True)) / r",
-            "+ return (g) / r",
-            message=(
-                "That is the direct path only, as if `r` were a constant. But r depends on x: if you move one x, r "
-                "moves, and with it every y of the row."
-            ),
-        ),
-        Slip(
-            "sum for mean",
-            "- return (g - y * np.mean(g * y, axis=1, keepdims=True)) / r",
-            "+ return (g - y * np.sum(g * y, axis=1, keepdims=True)) / r",
-            message=("Nearly: each x contributes only one C-th to the *mean* of the squares. Use the mean of g * y."),
-            hint=2,
-        ),
-        Slip(
-            "mean of the table",
-            "- return (g - y * np.mean(g * y, axis=1, keepdims=True)) / r",
-            "+ return (g - y * np.mean(g * y)) / r",
-            message="Your mean ran over the whole array. Each row has its own r: `axis=1, keepdims=True`.",
-            hint=2,
-        ),
-        Slip(
-            "root of the table",
-            "- r = np.sqrt(np.mean(x * x, axis=1, keepdims=True) + eps)",
-            "+ r = np.sqrt(np.mean(x * x, ) + eps)",
-            "- return (g - y * np.mean(g * y, axis=1, keepdims=True)) / r",
-            "+ return (g - y * np.mean(g * y, )) / r",
-            message="Each row is divided by its own root: both means need `axis=1, keepdims=True`.",
-        ),
-        Slip(
-            "x in the place of y",
-            "- return (g - y * np.mean(g * y, axis=1, keepdims=True)) / r",
-            "+ return (g - x * np.mean(g * x, axis=1, keepdims=True)) / r",
-            message="Use y = x / r in both places, not x: each of the two slopes along the path through r contains "
-            "a 1 / r.",
-            hint=2,
-        ),
-        Slip(
-            "r lost on the way",
-            "- return (g - y * np.mean(g * y, axis=1, keepdims=True)) / r",
-            "+ return g / r - y * np.mean(g * y, axis=1, keepdims=True)",
-            message="The path through r has a 1 / r as well: y = x / r falls by y / r when r rises by 1.",
-            hint=3,
-        ),
-        Slip(
-            "not divided",
-            "- return (g - y * np.mean(g * y, axis=1, keepdims=True)) / r",
-            "+ return (g - y * np.mean(g * y, axis=1, keepdims=True))",
-            message=(
-                "The bracket is right. Divide both paths by r: an input n times as large gives the same output, so "
-                "its gradient is n times as small."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "layer norm's",
-            "- return (g - y * np.mean(g * y, axis=1, keepdims=True)) / r",
-            "+ return (g - np.mean(g, axis=1, keepdims=True) - y * np.mean(g * y, axis=1, keepdims=True)) / r",
-            message=(
-                "That subtracts the mean of g too, as layer norm does. RMS norm subtracts no mean in its forward "
-                "pass, so its gradient does not either."
-            ),
-        ),
-        Slip(
-            "plus",
-            "- return (g - y * np.mean(g * y, axis=1, keepdims=True)) / r",
-            "+ return (g + y * np.mean(g * y, axis=1, keepdims=True)) / r",
-            message="When r rises, every y becomes smaller, so the path through r has a minus sign.",
-        ),
-        Slip(
-            "eps forgotten",
-            "- r = np.sqrt(np.mean(x * x, axis=1, keepdims=True) + eps)",
-            "+ r = np.sqrt(np.mean(x * x, axis=1, keepdims=True))",
-            message="`eps` is missing: for small numbers it is as large as the mean square.",
-            hint=3,
-        ),
-        Slip(
-            "eps outside of the root",
-            "- r = np.sqrt(np.mean(x * x, axis=1, keepdims=True) + eps)",
-            "+ r = np.sqrt(np.mean(x * x, axis=1, keepdims=True)) + eps",
-            message="`eps` belongs inside the root, next to the mean: `sqrt(mean(x**2) + eps)`.",
-            hint=3,
-        ),
-        Slip(
-            "without keepdims",
-            "- r = np.sqrt(np.mean(x * x, axis=1, keepdims=True) + eps)",
-            "+ r = np.sqrt(np.mean(x * x, axis=1) + eps)",
-            "- return (g - y * np.mean(g * y, axis=1, keepdims=True)) / r",
-            "+ return (g - y * np.mean(g * y, axis=1)) / r",
-            message="A mean has one number per row; without `keepdims=True`, NumPy aligns these numbers with the "
-            "columns.",
-            hint=3,
-        ),
+        r"""
+@ return (g - y * np.mean(g * y, axis=1, keepdims=True)) / r
+r as a constant
++ return (g) / r
+! That is the direct path only, as if `r` were a constant. But r depends on x: if you move one x, r moves, and with it
+! every y of the row.
+sum for mean (2)
++ return (g - y * np.sum(g * y, axis=1, keepdims=True)) / r
+! Nearly: each x contributes only one C-th to the *mean* of the squares. Use the mean of g * y.
+mean of the table (2)
++ return (g - y * np.mean(g * y)) / r
+! Your mean ran over the whole array. Each row has its own r: `axis=1, keepdims=True`.
+x in the place of y (2)
++ return (g - x * np.mean(g * x, axis=1, keepdims=True)) / r
+! Use y = x / r in both places, not x: each of the two slopes along the path through r contains a 1 / r.
+r lost on the way (3)
++ return g / r - y * np.mean(g * y, axis=1, keepdims=True)
+! The path through r has a 1 / r as well: y = x / r falls by y / r when r rises by 1.
+not divided (3)
++ return (g - y * np.mean(g * y, axis=1, keepdims=True))
+! The bracket is right. Divide both paths by r: an input n times as large gives the same output, so its gradient is n
+! times as small.
+layer norm's
++ return (g - np.mean(g, axis=1, keepdims=True) - y * np.mean(g * y, axis=1, keepdims=True)) / r
+! That subtracts the mean of g too, as layer norm does. RMS norm subtracts no mean in its forward pass, so its gradient
+! does not either.
+plus
++ return (g + y * np.mean(g * y, axis=1, keepdims=True)) / r
+! When r rises, every y becomes smaller, so the path through r has a minus sign.
+
+root of the table
+- r = np.sqrt(np.mean(x * x, axis=1, keepdims=True) + eps)
++ r = np.sqrt(np.mean(x * x, ) + eps)
+- return (g - y * np.mean(g * y, axis=1, keepdims=True)) / r
++ return (g - y * np.mean(g * y, )) / r
+! Each row is divided by its own root: both means need `axis=1, keepdims=True`.
+
+@ r = np.sqrt(np.mean(x * x, axis=1, keepdims=True) + eps)
+eps forgotten (3)
++ r = np.sqrt(np.mean(x * x, axis=1, keepdims=True))
+! `eps` is missing: for small numbers it is as large as the mean square.
+eps outside of the root (3)
++ r = np.sqrt(np.mean(x * x, axis=1, keepdims=True)) + eps
+! `eps` belongs inside the root, next to the mean: `sqrt(mean(x**2) + eps)`.
+
+without keepdims (3)
+- r = np.sqrt(np.mean(x * x, axis=1, keepdims=True) + eps)
++ r = np.sqrt(np.mean(x * x, axis=1) + eps)
+- return (g - y * np.mean(g * y, axis=1, keepdims=True)) / r
++ return (g - y * np.mean(g * y, axis=1)) / r
+! A mean has one number per row; without `keepdims=True`, NumPy aligns these numbers with the columns.
+""",
     ),
     run=_quietly,
     explain="The formula has the same form as softmax's: subtract something from g, and multiply. Here you "
@@ -590,91 +467,49 @@ LOGSUMEXP = Exercise(
     ),
     mistakes=slips(
         logsumexp,
-        Slip(
-            "overflow",
-            "- return largest + np.log(np.exp(x - largest[:, None]).sum(axis=1))",
-            "+ return np.log(np.exp(x).sum(axis=1))",
-            message=(
-                "e**1000 is beyond the largest float, so it becomes inf (and e**-1000 becomes 0, whose logarithm is "
-                "-inf)."
-            ),
-        ),
-        Slip(
-            "not put back",
-            "- return largest + np.log(np.exp(x - largest[:, None]).sum(axis=1))",
-            "+ return np.log(np.exp(x - largest[:, None]).sum(axis=1))",
-            message="Add back what you factored out: the logarithm of e**m is m.",
-            hint=2,
-        ),
-        Slip(
-            "one m for all rows",
-            "- largest = x.max(axis=1)",
-            "- return largest + np.log(np.exp(x - largest[:, None]).sum(axis=1))",
-            "+ largest = x.max()",
-            "+ return largest + np.log(np.exp(x - largest).sum(axis=1))",
-            message=(
-                "The largest number of the whole array is far above the second row, whose sum then rounds to 0. "
-                "Each row needs its own maximum."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "largest in a row",
-            "- return largest + np.log(np.exp(x - largest[:, None]).sum(axis=1))",
-            "+ return largest + np.log(np.exp(x - largest).sum(axis=1))",
-            message=(
-                "`x - m` aligns the m, one per row, with the columns: turn m into a column with `m[:, None]` or "
-                "`keepdims=True`."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "down the columns",
-            "- largest = x.max(axis=1)",
-            "- return largest + np.log(np.exp(x - largest[:, None]).sum(axis=1))",
-            "+ largest = x.max(axis=0)",
-            "+ return largest + np.log(np.exp(x - largest).sum(axis=0))",
-            message="That goes down the columns. To go along each row, use `axis=1`.",
-            hint=3,
-        ),
-        Slip(
-            "first taken out",
-            "- largest = x.max(axis=1)",
-            "+ largest = x[:, 0]",
-            message="The first number of a row need not be its largest: a number 1000 above it overflows.",
-        ),
-        Slip(
-            "largest size taken out",
-            "- largest = x.max(axis=1)",
-            "+ largest = np.abs(x).max(axis=1)",
-            message=(
-                "In a row such as [-1000, -1000] the largest number is -1000. If you subtract its size, 1000, you "
-                "get -2000, and the sum rounds to 0."
-            ),
-        ),
-        Slip(
-            "mean taken out",
-            "- largest = x.max(axis=1)",
-            "+ largest = x.mean(axis=1)",
-            message=(
-                "It is not enough to factor out the mean: in a row such as [1000, -1000, 0] the largest number is "
-                "still 1000 above it and overflows."
-            ),
-        ),
-        Slip(
-            "a column",
-            "- return largest + np.log(np.exp(x - largest[:, None]).sum(axis=1))",
-            "+ return (largest + np.log(np.exp(x - largest[:, None]).sum(axis=1)))[:, None]",
-            message="The numbers are right, but the shape is not: return the shape [R], without the kept axis.",
-            hint=3,
-        ),
-        Slip(
-            "the largest alone",
-            "- return largest + np.log(np.exp(x - largest[:, None]).sum(axis=1))",
-            "+ return largest",
-            message="Nearly, but the other numbers in the row count too: two equal numbers add log(2).",
-            hint=2,
-        ),
+        r"""
+@ return largest + np.log(np.exp(x - largest[:, None]).sum(axis=1))
+overflow
++ return np.log(np.exp(x).sum(axis=1))
+! e**1000 is beyond the largest float, so it becomes inf (and e**-1000 becomes 0, whose logarithm is -inf).
+not put back (2)
++ return np.log(np.exp(x - largest[:, None]).sum(axis=1))
+! Add back what you factored out: the logarithm of e**m is m.
+largest in a row (3)
++ return largest + np.log(np.exp(x - largest).sum(axis=1))
+! `x - m` aligns the m, one per row, with the columns: turn m into a column with `m[:, None]` or `keepdims=True`.
+a column (3)
++ return (largest + np.log(np.exp(x - largest[:, None]).sum(axis=1)))[:, None]
+! The numbers are right, but the shape is not: return the shape [R], without the kept axis.
+the largest alone (2)
++ return largest
+! Nearly, but the other numbers in the row count too: two equal numbers add log(2).
+
+@ largest = x.max(axis=1)
+@ return largest + np.log(np.exp(x - largest[:, None]).sum(axis=1))
+one m for all rows (3)
++ largest = x.max()
++ return largest + np.log(np.exp(x - largest).sum(axis=1))
+! The largest number of the whole array is far above the second row, whose sum then rounds to 0. Each row needs its own
+! maximum.
+down the columns (3)
++ largest = x.max(axis=0)
++ return largest + np.log(np.exp(x - largest).sum(axis=0))
+! That goes down the columns. To go along each row, use `axis=1`.
+
+@ largest = x.max(axis=1)
+first taken out
++ largest = x[:, 0]
+! The first number of a row need not be its largest: a number 1000 above it overflows.
+largest size taken out
++ largest = np.abs(x).max(axis=1)
+! In a row such as [-1000, -1000] the largest number is -1000. If you subtract its size, 1000, you get -2000, and the
+! sum rounds to 0.
+mean taken out
++ largest = x.mean(axis=1)
+! It is not enough to factor out the mean: in a row such as [1000, -1000, 0] the largest number is still 1000 above it
+! and overflows.
+""",
     ),
     run=_quietly,
 )
@@ -717,91 +552,47 @@ CROSS_ENTROPY = Exercise(
     ),
     mistakes=slips(
         cross_entropy_backward,
-        Slip(
-            "not the mean",
-            "- return slope / len(targets)",
-            "+ return slope",
-            message=(
-                "That is the gradient of the sum over the rows. The gradient of the mean is N times smaller. "
-                "Without the division, twice the batch means twice the step."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "mean over everything",
-            "- return slope / len(targets)",
-            "+ return slope / slope.size",
-            message="The mean is over the N rows, not over all N times C numbers.",
-            hint=3,
-        ),
-        Slip(
-            "right answer forgotten",
-            "- slope[np.arange(len(targets)), targets] -= 1",
-            "+ pass",
-            message=(
-                "Those are the probabilities. In each row, subtract 1 at the right answer, or no logit would ever "
-                "be pushed up."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "turned around",
-            "- return slope / len(targets)",
-            "+ return -slope / len(targets)",
-            message=(
-                "The sign is wrong: the loss falls when the right logit rises, so its gradient is negative, p - 1."
-            ),
-        ),
-        Slip(
-            "the right answers alone",
-            "- return slope / len(targets)",
-            "+ return (np.arange(slope.shape[1]) == targets[:, None]) * slope / len(targets)",
-            message=(
-                "The right answers have the right gradient. The other logits have a gradient too, their p, which "
-                "pushes them down."
-            ),
-        ),
-        Slip(
-            "the columns of all targets",
-            "- slope[np.arange(len(targets)), targets] -= 1",
-            "+ slope[:, targets] -= 1",
-            message="`[:, targets]` selects these columns in *every* row. Select the rows too: "
-            "`np.arange(len(targets))`.",
-            hint=2,
-        ),
-        Slip(
-            "overflow",
-            "- powers = np.exp(logits - logits.max(axis=1, keepdims=True))",
-            "+ powers = np.exp(logits)",
-            message="A logit of 1000 overflows: inf / inf is nan. Subtract the largest logit of the row before exp.",
-        ),
-        Slip(
-            "clipped",
-            "- powers = np.exp(logits - logits.max(axis=1, keepdims=True))",
-            "+ powers = np.exp(np.clip(logits, -500, 500))",
-            message=(
-                "Nothing overflows, but after clipping to the same limit, 1000 and 999 are equal. In fact one is e "
-                "times as likely as the other. Subtract the largest logit of the row before exp."
-            ),
-        ),
-        Slip(
-            "largest size",
-            "- powers = np.exp(logits - logits.max(axis=1, keepdims=True))",
-            "+ powers = np.exp(logits - np.abs(logits).max(axis=1, keepdims=True))",
-            message=(
-                "In the row [-1000, -999] the largest number is -999. If you subtract its size, you get about "
-                "-2000, and every power rounds to 0: 0 / 0 is nan."
-            ),
-        ),
-        Slip(
-            "largest of all",
-            "- powers = np.exp(logits - logits.max(axis=1, keepdims=True))",
-            "+ powers = np.exp(logits - logits.max())",
-            message=(
-                "The largest number of the whole array is 1000 above the other rows, whose powers all round to 0: "
-                "0 / 0 is nan. Subtract the largest number of each row."
-            ),
-        ),
+        r"""
+@ return slope / len(targets)
+not the mean (3)
++ return slope
+! That is the gradient of the sum over the rows. The gradient of the mean is N times smaller. Without the division,
+! twice the batch means twice the step.
+mean over everything (3)
++ return slope / slope.size
+! The mean is over the N rows, not over all N times C numbers.
+turned around
++ return -slope / len(targets)
+! The sign is wrong: the loss falls when the right logit rises, so its gradient is negative, p - 1.
+the right answers alone
++ return (np.arange(slope.shape[1]) == targets[:, None]) * slope / len(targets)
+! The right answers have the right gradient. The other logits have a gradient too, their p, which pushes them down.
+
+@ slope[np.arange(len(targets)), targets] -= 1
+right answer forgotten (2)
++ pass
+! Those are the probabilities. In each row, subtract 1 at the right answer, or no logit would ever be pushed up.
+the columns of all targets (2)
++ slope[:, targets] -= 1
+! `[:, targets]` selects these columns in *every* row. Select the rows too: `np.arange(len(targets))`.
+
+@ powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+overflow
++ powers = np.exp(logits)
+! A logit of 1000 overflows: inf / inf is nan. Subtract the largest logit of the row before exp.
+clipped
++ powers = np.exp(np.clip(logits, -500, 500))
+! Nothing overflows, but after clipping to the same limit, 1000 and 999 are equal. In fact one is e times as likely as
+! the other. Subtract the largest logit of the row before exp.
+largest size
++ powers = np.exp(logits - np.abs(logits).max(axis=1, keepdims=True))
+! In the row [-1000, -999] the largest number is -999. If you subtract its size, you get about -2000, and every power
+! rounds to 0: 0 / 0 is nan.
+largest of all
++ powers = np.exp(logits - logits.max())
+! The largest number of the whole array is 1000 above the other rows, whose powers all round to 0: 0 / 0 is nan.
+! Subtract the largest number of each row.
+""",
     ),
     run=_quietly,
 )
@@ -860,78 +651,41 @@ TWO_WHERES = Exercise(
     ),
     mistakes=slips(
         root_or_zero,
-        Slip(
-            "the outer where alone",
-            "- return T.where(x > 0, T.sqrt(safe), 0.0)",
-            "+ return T.where(x > 0, T.sqrt(x), 0.0)",
-            message=(
-                "The where passes the gradient 0 to the root that it did not pick, and the root multiplies it by "
-                "its slope, which is not finite: 0 * inf is nan."
-            ),
-        ),
-        Slip(
-            "the inner where alone",
-            "- return T.where(x > 0, T.sqrt(safe), 0.0)",
-            "+ return T.sqrt(safe)",
-            message=(
-                "The gradient is healthy now. But the result is the root of the harmless number: you need a second "
-                "where to put the 0 there."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "a zero inside",
-            "- safe = T.where(x > 0, x, 1.0)",
-            "- return T.where(x > 0, T.sqrt(safe), 0.0)",
-            "+ safe = T.where(x > 0, x, 0.0)",
-            "+ return T.sqrt(safe)",
-            message=(
-                "The numbers are right, since the root of 0 is 0 and where's own rule filters the gradient. But in "
-                "the backward pass, sqrt got a 0 and made an infinity, and only luck stopped it there. Give sqrt a "
-                "harmless number such as 1, and put the 0 in after it."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "a little more",
-            "- return T.where(x > 0, T.sqrt(safe), 0.0)",
-            "+ return T.sqrt(T.maximum(x, 0.0) + 1e-8)",
-            message=(
-                "If you add something inside the root, every result changes: the root of 0 + 1e-8 is 1e-4. (Many "
-                "programs do this.)"
-            ),
-            hint=2,
-        ),
-        Slip(
-            "clipped from below",
-            "- return T.where(x > 0, T.sqrt(safe), 0.0)",
-            "+ return T.where(x > 0, T.sqrt(T.clip(x, 1e-12, None)), 0.0)",
-            message=(
-                "A number between 0 and the limit of the clip is positive too, so it has its own root and a steep "
-                "slope. The clip gives it the root of the limit, and no gradient. Test `x > 0`, and put a harmless "
-                "number where it is false."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "maximum inside",
-            "- return T.where(x > 0, T.sqrt(safe), 0.0)",
-            "+ return T.sqrt(T.maximum(x, 0.0))",
-            message=(
-                "The root still gets a 0, where its slope is infinite, and maximum shares the gradient at a tie, "
-                "so x gets half of infinity."
-            ),
-        ),
-        Slip(
-            "cut off",
-            "- return T.where(x > 0, T.sqrt(safe), 0.0)",
-            "+ return T.Tensor(np.where(x.data > 0, np.sqrt(np.maximum(x.data, 0)), 0), requires_grad=True)",
-            message=(
-                "The result is not connected to x (a NumPy array, a new Tensor and `detach` all cut the graph), so "
-                "x gets no gradient at all. Use only T.where and T.sqrt."
-            ),
-            hint=2,
-        ),
+        r"""
+@ return T.where(x > 0, T.sqrt(safe), 0.0)
+the outer where alone
++ return T.where(x > 0, T.sqrt(x), 0.0)
+! The where passes the gradient 0 to the root that it did not pick, and the root multiplies it by its slope, which is
+! not finite: 0 * inf is nan.
+the inner where alone (2)
++ return T.sqrt(safe)
+! The gradient is healthy now. But the result is the root of the harmless number: you need a second where to put the 0
+! there.
+a little more (2)
++ return T.sqrt(T.maximum(x, 0.0) + 1e-8)
+! If you add something inside the root, every result changes: the root of 0 + 1e-8 is 1e-4. (Many programs do this.)
+clipped from below (2)
++ return T.where(x > 0, T.sqrt(T.clip(x, 1e-12, None)), 0.0)
+! A number between 0 and the limit of the clip is positive too, so it has its own root and a steep slope. The clip gives
+! it the root of the limit, and no gradient. Test `x > 0`, and put a harmless number where it is false.
+maximum inside
++ return T.sqrt(T.maximum(x, 0.0))
+! The root still gets a 0, where its slope is infinite, and maximum shares the gradient at a tie, so x gets half of
+! infinity.
+cut off (2)
++ return T.Tensor(np.where(x.data > 0, np.sqrt(np.maximum(x.data, 0)), 0), requires_grad=True)
+! The result is not connected to x (a NumPy array, a new Tensor and `detach` all cut the graph), so x gets no gradient
+! at all. Use only T.where and T.sqrt.
+
+a zero inside (2)
+- safe = T.where(x > 0, x, 1.0)
+- return T.where(x > 0, T.sqrt(safe), 0.0)
++ safe = T.where(x > 0, x, 0.0)
++ return T.sqrt(safe)
+! The numbers are right, since the root of 0 is 0 and where's own rule filters the gradient. But in the backward pass,
+! sqrt got a 0 and made an infinity, and only luck stopped it there. Give sqrt a harmless number such as 1, and put the
+! 0 in after it.
+""",
     ),
     run=_value_and_gradient,
     explain="T.safe_sqrt does this with one rule. `T.sqrt(T.where(x > 0, x, 0.0))` would give the same numbers: "
@@ -983,89 +737,53 @@ POWER = Exercise(
     mistakes=(
         *slips(
             pow_backward,
-            Slip(
-                "formulas alone",
-                "- for_base = np.where(exponent == 0, 0, g * exponent * base ** (exponent - 1))",
-                "- is_hole = (base == 0) & (exponent >= 0)",
-                "+ for_base = np.where(False, 0, g * exponent * base ** (exponent - 1))",
-                "+ is_hole = False",
-                message="The formulas are right, but the edges are missing: at base 0 they multiply 0 by an infinity.",
-                hint=2,
-            ),
-            Slip(
-                "one hole left",
-                "- is_hole = (base == 0) & (exponent >= 0)",
-                "+ is_hole = False",
-                message=(
-                    "The first edge is right. The gradient of the exponent has an edge too: 0 ** b times log(0), "
-                    "for b of 0 or more."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "the other hole left",
-                "- for_base = np.where(exponent == 0, 0, g * exponent * base ** (exponent - 1))",
-                "+ for_base = np.where(False, 0, g * exponent * base ** (exponent - 1))",
-                message=(
-                    "The gradient of the exponent is right. The gradient of the base has an edge where the "
-                    "exponent is 0: 0 * 0 ** -1 is 0 * inf."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "too small a patch",
-                "- is_hole = (base == 0) & (exponent >= 0)",
-                "+ is_hole = (base == 0) & (exponent > 0)",
-                message="0 ** 0 belongs to the second edge too: the exponent may be 0 *or* more, `>=`.",
-                hint=3,
-            ),
-            Slip(
-                "too large a patch",
-                "- is_hole = (base == 0) & (exponent >= 0)",
-                "+ is_hole = (base == 0)",
-                message=(
-                    "Your second condition covers too much: with a negative exponent, 0 ** -1 is inf, and its "
-                    "slopes are infinite, not 0."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "nearly 0",
-                "- is_hole = (base == 0) & (exponent >= 0)",
-                "+ is_hole = (abs(base) < 1e-6) & (exponent >= 0)",
-                message=(
-                    "Your second condition covers too much: where the base is small but not 0, the formula "
-                    "multiplies nothing by an infinity, so it is right."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "swapped",
-                "- return for_base, for_exponent",
-                "+ return for_exponent, for_base",
-                message="The two are swapped: return first the gradient of the base, then the gradient of the "
-                "exponent.",
-            ),
-            Slip(
-                "size of the base",
-                "- for_base = np.where(exponent == 0, 0, g * exponent * base ** (exponent - 1))",
-                "+ for_base = np.where(exponent == 0, 0, g * exponent * abs(base) ** (exponent - 1))",
-                message="A negative base can have a negative slope: (-2) ** 2 has the slope -4. Do not take abs.",
-            ),
-            Slip(
-                "g forgotten",
-                "- for_base = np.where(exponent == 0, 0, g * exponent * base ** (exponent - 1))",
-                "+ for_base = np.where(exponent == 0, 0, exponent * base ** (exponent - 1))",
-                "- for_exponent = np.where(is_hole, 0, g * out * np.log(base))",
-                "+ for_exponent = np.where(is_hole, 0, out * np.log(base))",
-                message="Those are the slopes of the power itself. Multiply each by g.",
-            ),
-            Slip(
-                "logarithm of the exponent",
-                "- for_exponent = np.where(is_hole, 0, g * out * np.log(base))",
-                "+ for_exponent = np.where(is_hole, 0, g * out * np.log(exponent))",
-                message="a ** b is e ** (b * log(a)): the logarithm is that of the base.",
-            ),
+            r"""
+formulas alone (2)
+- for_base = np.where(exponent == 0, 0, g * exponent * base ** (exponent - 1))
+- is_hole = (base == 0) & (exponent >= 0)
++ for_base = np.where(False, 0, g * exponent * base ** (exponent - 1))
++ is_hole = False
+! The formulas are right, but the edges are missing: at base 0 they multiply 0 by an infinity.
+
+@ is_hole = (base == 0) & (exponent >= 0)
+one hole left (3)
++ is_hole = False
+! The first edge is right. The gradient of the exponent has an edge too: 0 ** b times log(0), for b of 0 or more.
+too small a patch (3)
++ is_hole = (base == 0) & (exponent > 0)
+! 0 ** 0 belongs to the second edge too: the exponent may be 0 *or* more, `>=`.
+too large a patch (3)
++ is_hole = (base == 0)
+! Your second condition covers too much: with a negative exponent, 0 ** -1 is inf, and its slopes are infinite, not 0.
+nearly 0 (3)
++ is_hole = (abs(base) < 1e-6) & (exponent >= 0)
+! Your second condition covers too much: where the base is small but not 0, the formula multiplies nothing by an
+! infinity, so it is right.
+
+@ for_base = np.where(exponent == 0, 0, g * exponent * base ** (exponent - 1))
+the other hole left (2)
++ for_base = np.where(False, 0, g * exponent * base ** (exponent - 1))
+! The gradient of the exponent is right. The gradient of the base has an edge where the exponent is 0: 0 * 0 ** -1 is 0
+! * inf.
+size of the base
++ for_base = np.where(exponent == 0, 0, g * exponent * abs(base) ** (exponent - 1))
+! A negative base can have a negative slope: (-2) ** 2 has the slope -4. Do not take abs.
+
+swapped
+- return for_base, for_exponent
++ return for_exponent, for_base
+! The two are swapped: return first the gradient of the base, then the gradient of the exponent.
+g forgotten
+- for_base = np.where(exponent == 0, 0, g * exponent * base ** (exponent - 1))
++ for_base = np.where(exponent == 0, 0, exponent * base ** (exponent - 1))
+- for_exponent = np.where(is_hole, 0, g * out * np.log(base))
++ for_exponent = np.where(is_hole, 0, out * np.log(base))
+! Those are the slopes of the power itself. Multiply each by g.
+logarithm of the exponent
+- for_exponent = np.where(is_hole, 0, g * out * np.log(base))
++ for_exponent = np.where(is_hole, 0, g * out * np.log(exponent))
+! a ** b is e ** (b * log(a)): the logarithm is that of the base.
+""",
         ),
         Mistake(
             "every nan to 0",

@@ -8,7 +8,7 @@ import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.course.chapters.chapter_06.patients import DIAGNOSIS, DISEASES
 from mlx_grpo_kit.course.compare import Told, show
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
-from mlx_grpo_kit.course.slips import Slip, slips
+from mlx_grpo_kit.course.slips import slips
 
 GRID = np.array([[0.5, -1.0, 2.0], [1.5, -0.3, 0.8]])
 
@@ -97,105 +97,58 @@ NUMERIC_GRADIENT = Exercise(
     mistakes=(
         *slips(
             numeric_gradient,
-            Slip(
-                "one side",
-                "- gradient[index] = (f(ahead) - f(behind)) / (2 * h)",
-                "+ gradient[index] = (f(ahead) - f(x)) / h",
-                message=(
-                    "Nearly, but the error of a one-sided slope is a hundred thousand times as large: compare f at "
-                    "x + h with f at x - h, not with f at x."
-                ),
-            ),
-            Slip(
-                "all at once",
-                "- ahead[index] += h",
-                "- behind[index] -= h",
-                "+ ahead[...] += h",
-                "+ behind[...] -= h",
-                message="You moved all elements together, which gives the sum of all slopes. Move one element at a "
-                "time.",
-            ),
-            Slip(
-                "divided and multiplied",
-                "- gradient[index] = (f(ahead) - f(behind)) / (2 * h)",
-                "+ gradient[index] = (f(ahead) - f(behind)) / 2 * h",
-                message=(
-                    "Far too small: `/ 2 * h` divides by 2 and then multiplies by h. Put brackets around it, `/ (2 * "
-                    "h)`."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "returns too early",
-                "- return gradient",
-                "+     return gradient",
-                message="You measured only the first slope: is the `return` inside the loop?",
-                hint=3,
-            ),
-            Slip(
-                "whole numbers",
-                "- x = np.array(x, dtype=float)",
-                "+ x = np.array(x)",
-                message="This is right for floats. But an integer array silently rounds 1 + h back to 1, so "
-                "nothing moved.",
-                hint=2,
-            ),
-            Slip(
-                "zeros_like",
-                '  """The slope of f at x for each element of the array x: floats, an array of x\'s shape."""',
-                "+ gradient = np.zeros_like(x)",
-                "- gradient = np.zeros(x.shape)",
-                message=(
-                    "The slopes are cut off to whole numbers: `np.zeros_like(x)` of an integer array is an integer "
-                    "array."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "the same array",
-                "- ahead, behind = x.copy(), x.copy()",
-                "+ ahead, behind = x, x",
-                message=(
-                    "All slopes are 0. Did you write `ahead = x`? That only gives x a second name and makes no "
-                    "copy, so ahead and behind are the same array."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "over h",
-                "- gradient[index] = (f(ahead) - f(behind)) / (2 * h)",
-                "+ gradient[index] = (f(ahead) - f(behind)) / h",
-                message="All slopes are twice too large: the distance from x - h to x + h is 2 * h.",
-                hint=3,
-            ),
-            Slip(
-                "flattened",
-                "- gradient[index] = (f(ahead) - f(behind)) / (2 * h)",
-                "+ gradient[index] = (f(ahead.ravel()) - f(behind.ravel())) / (2 * h)",
-                message=(
-                    "`f` got a flattened array. It may need the rows and columns: call it with an array of x's own "
-                    "shape."
-                ),
-            ),
-            Slip(
-                "an h of its own",
-                "  x = np.array(x, dtype=float)",
-                "+ h = 1e-5",
-                message="`h` is an argument: use it instead of 1e-5.",
-                hint=3,
-            ),
-            Slip(
-                "a step that grows with x",
-                "  gradient = np.zeros(x.shape)",
-                "+ step = h",
-                "  for index in np.ndindex(x.shape):",
-                "+     h = step * max(1, abs(x[index]))",
-                message=(
-                    "Your step is longer where x is larger. For numbers of many sizes that is a good rule, but "
-                    "here `h` is an argument: use the given step."
-                ),
-                hint=3,
-            ),
+            r'''
+@ gradient[index] = (f(ahead) - f(behind)) / (2 * h)
+one side
++ gradient[index] = (f(ahead) - f(x)) / h
+! Nearly, but the error of a one-sided slope is a hundred thousand times as large: compare f at x + h with f at x - h,
+! not with f at x.
+divided and multiplied (3)
++ gradient[index] = (f(ahead) - f(behind)) / 2 * h
+! Far too small: `/ 2 * h` divides by 2 and then multiplies by h. Put brackets around it, `/ (2 * h)`.
+over h (3)
++ gradient[index] = (f(ahead) - f(behind)) / h
+! All slopes are twice too large: the distance from x - h to x + h is 2 * h.
+flattened
++ gradient[index] = (f(ahead.ravel()) - f(behind.ravel())) / (2 * h)
+! `f` got a flattened array. It may need the rows and columns: call it with an array of x's own shape.
+
+all at once
+- ahead[index] += h
+- behind[index] -= h
++ ahead[...] += h
++ behind[...] -= h
+! You moved all elements together, which gives the sum of all slopes. Move one element at a time.
+returns too early (3)
+- return gradient
++     return gradient
+! You measured only the first slope: is the `return` inside the loop?
+whole numbers (2)
+- x = np.array(x, dtype=float)
++ x = np.array(x)
+! This is right for floats. But an integer array silently rounds 1 + h back to 1, so nothing moved.
+zeros_like (2)
+  """The slope of f at x for each element of the array x: floats, an array of x's shape."""
++ gradient = np.zeros_like(x)
+- gradient = np.zeros(x.shape)
+! The slopes are cut off to whole numbers: `np.zeros_like(x)` of an integer array is an integer array.
+the same array (3)
+- ahead, behind = x.copy(), x.copy()
++ ahead, behind = x, x
+! All slopes are 0. Did you write `ahead = x`? That only gives x a second name and makes no copy, so ahead and behind
+! are the same array.
+an h of its own (3)
+  x = np.array(x, dtype=float)
++ h = 1e-5
+! `h` is an argument: use it instead of 1e-5.
+a step that grows with x (3)
+  gradient = np.zeros(x.shape)
++ step = h
+  for index in np.ndindex(x.shape):
++     h = step * max(1, abs(x[index]))
+! Your step is longer where x is larger. For numbers of many sizes that is a good rule, but here `h` is an argument: use
+! the given step.
+''',
         ),
         Mistake(
             "never puts back",
@@ -266,107 +219,57 @@ CLOSE = Exercise(
     mistakes=(
         *slips(
             is_close,
-            Slip(
-                "absolute only",
-                "- return bool(np.all(difference <= atol + rtol * np.abs(numeric)))",
-                "+ return bool(np.all(difference <= atol))",
-                message="A difference of 1 in a million is rounding. Without `rtol * |numeric|` large gradients fail.",
-            ),
-            Slip(
-                "relative only",
-                "- return bool(np.all(difference <= atol + rtol * np.abs(numeric)))",
-                "+ return bool(np.all(difference <= rtol * np.abs(numeric)))",
-                message="Only 0 is relatively close to 0. `atol` is for slopes that should be 0.",
-            ),
-            Slip(
-                "no abs",
-                "- difference = np.abs(analytic - numeric)",
-                "+ difference = analytic - numeric",
-                message="A large negative difference is below any tolerance too: take its absolute value.",
-            ),
-            Slip(
-                "no abs in the tolerance",
-                "- return bool(np.all(difference <= atol + rtol * np.abs(numeric)))",
-                "+ return bool(np.all(difference <= atol + rtol * numeric))",
-                message="`rtol * numeric` is negative where numeric is negative: use its absolute value in the "
-                "tolerance.",
-            ),
-            Slip(
-                "one verdict each",
-                "- return bool(np.all(difference <= atol + rtol * np.abs(numeric)))",
-                "+ return ((difference <= atol + rtol * np.abs(numeric)))",
-                message="That is one verdict for each element. Only if all are True is the answer True.",
-                hint=2,
-            ),
-            Slip(
-                "relative to the other",
-                "- return bool(np.all(difference <= atol + rtol * np.abs(numeric)))",
-                "+ return bool(np.all(difference <= atol + rtol * np.abs(analytic)))",
-                message="`rtol` is a share of `numeric`, the measured gradient.",
-            ),
-            Slip(
-                "tolerances of its own",
-                "- return bool(np.all(difference <= atol + rtol * np.abs(numeric)))",
-                "+ return bool(np.all(difference <= 1e-7 + 1e-5 * np.abs(numeric)))",
-                message="`rtol` and `atol` are arguments: use them instead of the numbers 1e-5 and 1e-7.",
-            ),
-            Slip(
-                "relative to the largest",
-                "- return bool(np.all(difference <= atol + rtol * np.abs(numeric)))",
-                "+ return bool(np.all(np.max(difference) <= atol + rtol * np.max(np.abs(numeric))))",
-                message="Each element has its own tolerance. A large neighbour does not excuse an error.",
-                hint=2,
-            ),
-            Slip(
-                "the larger of the two",
-                "- return bool(np.all(difference <= atol + rtol * np.abs(numeric)))",
-                "+ return bool(np.all(difference <= np.maximum(atol, rtol * np.abs(numeric))))",
-                message=(
-                    "Add the two tolerances. An element may use both: its difference need not be within either one "
-                    "alone."
-                ),
-            ),
-            Slip(
-                "less than",
-                "- return bool(np.all(difference <= atol + rtol * np.abs(numeric)))",
-                "+ return bool(np.all(difference < atol + rtol * np.abs(numeric)))",
-                message=(
-                    '"At most" allows the tolerance itself, `<=`: two zeros differ by 0, and a tolerance of 0 is '
-                    "enough for them."
-                ),
-            ),
-            Slip(
-                "any",
-                "- return bool(np.all(difference <= atol + rtol * np.abs(numeric)))",
-                "+ return bool(np.any(difference <= atol + rtol * np.abs(numeric)))",
-                message="One element that agrees is not enough: all have to agree.",
-                hint=2,
-            ),
-            Slip(
-                "nan passes",
-                "- return bool(np.all(difference <= atol + rtol * np.abs(numeric)))",
-                "+ return bool(not np.any(difference > atol + rtol * np.abs(numeric)))",
-                message=(
-                    "A nan passed! `nan > tolerance` is False, so no difference is too large. Test instead whether "
-                    "all are small enough."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "in float32",
-                "- difference = np.abs(analytic - numeric)",
-                "+ difference = np.abs(np.float32(analytic) - np.float32(numeric))",
-                message="1 and 1.000000001 are the same number in float32. Compare them as they are, in float64.",
-            ),
-            Slip(
-                "errors cancel",
-                "- difference = np.abs(analytic - numeric)",
-                "- return bool(np.all(difference <= atol + rtol * np.abs(numeric)))",
-                "+ difference = np.abs(np.mean(analytic - numeric))",
-                "+ return bool(np.all(difference <= atol + rtol * np.mean(np.abs(numeric))))",
-                message="In a mean, errors of +0.1 and -0.1 cancel. Compare every element.",
-                hint=2,
-            ),
+            r"""
+@ return bool(np.all(difference <= atol + rtol * np.abs(numeric)))
+absolute only
++ return bool(np.all(difference <= atol))
+! A difference of 1 in a million is rounding. Without `rtol * |numeric|` large gradients fail.
+relative only
++ return bool(np.all(difference <= rtol * np.abs(numeric)))
+! Only 0 is relatively close to 0. `atol` is for slopes that should be 0.
+no abs in the tolerance
++ return bool(np.all(difference <= atol + rtol * numeric))
+! `rtol * numeric` is negative where numeric is negative: use its absolute value in the tolerance.
+one verdict each (2)
++ return ((difference <= atol + rtol * np.abs(numeric)))
+! That is one verdict for each element. Only if all are True is the answer True.
+relative to the other
++ return bool(np.all(difference <= atol + rtol * np.abs(analytic)))
+! `rtol` is a share of `numeric`, the measured gradient.
+tolerances of its own
++ return bool(np.all(difference <= 1e-7 + 1e-5 * np.abs(numeric)))
+! `rtol` and `atol` are arguments: use them instead of the numbers 1e-5 and 1e-7.
+relative to the largest (2)
++ return bool(np.all(np.max(difference) <= atol + rtol * np.max(np.abs(numeric))))
+! Each element has its own tolerance. A large neighbour does not excuse an error.
+the larger of the two
++ return bool(np.all(difference <= np.maximum(atol, rtol * np.abs(numeric))))
+! Add the two tolerances. An element may use both: its difference need not be within either one alone.
+less than
++ return bool(np.all(difference < atol + rtol * np.abs(numeric)))
+! "At most" allows the tolerance itself, `<=`: two zeros differ by 0, and a tolerance of 0 is enough for them.
+any (2)
++ return bool(np.any(difference <= atol + rtol * np.abs(numeric)))
+! One element that agrees is not enough: all have to agree.
+nan passes (2)
++ return bool(not np.any(difference > atol + rtol * np.abs(numeric)))
+! A nan passed! `nan > tolerance` is False, so no difference is too large. Test instead whether all are small enough.
+
+@ difference = np.abs(analytic - numeric)
+no abs
++ difference = analytic - numeric
+! A large negative difference is below any tolerance too: take its absolute value.
+in float32
++ difference = np.abs(np.float32(analytic) - np.float32(numeric))
+! 1 and 1.000000001 are the same number in float32. Compare them as they are, in float64.
+
+errors cancel (2)
+- difference = np.abs(analytic - numeric)
+- return bool(np.all(difference <= atol + rtol * np.abs(numeric)))
++ difference = np.abs(np.mean(analytic - numeric))
++ return bool(np.all(difference <= atol + rtol * np.mean(np.abs(numeric))))
+! In a mean, errors of +0.1 and -0.1 cancel. Compare every element.
+""",
         ),
         Mistake(
             "nan equals nan",
@@ -419,48 +322,28 @@ COMPLEX_STEP = Exercise(
     ),
     mistakes=slips(
         complex_slope,
-        Slip(
-            "real",
-            "- return np.imag(f(x + 1j * h)) / h",
-            "+ return np.real(f(x + 1j * h)) / h",
-            message="That is the real part: the value of f, not its slope.",
-            hint=2,
-        ),
-        Slip(
-            "not divided",
-            "- return np.imag(f(x + 1j * h)) / h",
-            "+ return np.imag(f(x + 1j * h))",
-            message="That is far too small, because it is still multiplied by h: divide by h.",
-            hint=2,
-        ),
-        Slip(
-            "abs",
-            "- return np.imag(f(x + 1j * h)) / h",
-            "+ return np.abs(f(x + 1j * h)) / h",
-            message="The length of a complex number includes the value. The slope is only in the imaginary part.",
-            hint=2,
-        ),
-        Slip(
-            "real step",
-            "- return np.imag(f(x + 1j * h)) / h",
-            "+ return np.imag(f(x + h)) / h",
-            message="Take the step sideways, off the real line: `1j * h`.",
-        ),
-        Slip(
-            "central",
-            "- return np.imag(f(x + 1j * h)) / h",
-            "+ return (f(x + 1e-5) - f(x - 1e-5)) / 2e-5",
-            message=(
-                "That is a central difference. It works for the first two functions, but in 1e9 + x**3 it loses "
-                "the digits that it needs."
-            ),
-        ),
-        Slip(
-            "an h of its own",
-            "- return np.imag(f(x + 1j * h)) / h",
-            "+ return np.imag(f(x + 1j * 1e-20)) / 1e-20",
-            message="`h` is an argument: use it instead of 1e-20.",
-        ),
+        r"""
+@ return np.imag(f(x + 1j * h)) / h
+real (2)
++ return np.real(f(x + 1j * h)) / h
+! That is the real part: the value of f, not its slope.
+not divided (2)
++ return np.imag(f(x + 1j * h))
+! That is far too small, because it is still multiplied by h: divide by h.
+abs (2)
++ return np.abs(f(x + 1j * h)) / h
+! The length of a complex number includes the value. The slope is only in the imaginary part.
+real step
++ return np.imag(f(x + h)) / h
+! Take the step sideways, off the real line: `1j * h`.
+central
++ return (f(x + 1e-5) - f(x - 1e-5)) / 2e-5
+! That is a central difference. It works for the first two functions, but in 1e9 + x**3 it loses the digits that it
+! needs.
+an h of its own
++ return np.imag(f(x + 1j * 1e-20)) / 1e-20
+! `h` is an argument: use it instead of 1e-20.
+""",
     ),
     explain="There is no subtraction, so you lose no digits, and h can be as small as you like.",
 )
@@ -598,110 +481,56 @@ OWN_GRADCHECK = Exercise(
     mistakes=(
         *slips(
             my_gradcheck,
-            Slip(
-                "plain sum",
-                "- weights = np.random.default_rng(0).normal(size=out.shape)",
-                "+ weights = np.ones(out.shape)",
-                message=(
-                    "A plain sum of the outputs is blind here: each row of a softmax sums to 1 for every x, so the "
-                    "gradient of the sum is 0, and twice 0 is 0 too. Give each output its own weight."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "one weight for a column",
-                "- weights = np.random.default_rng(0).normal(size=out.shape)",
-                "+ weights = np.random.default_rng(0).normal(size=out.shape[-1:]) * np.ones(out.shape)",
-                message=(
-                    "Outputs with equal weights can hide errors that cancel, as in a softmax over the columns. "
-                    "Each output needs its own weight: `size=out.shape`."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "zeros among the weights",
-                "- weights = np.random.default_rng(0).normal(size=out.shape)",
-                "+ weights = np.random.default_rng(0).integers(0, 2, size=out.shape)",
-                message=(
-                    "Some errors got through: a weight of 0 ignores its output. Draw weights that are hardly ever "
-                    "near 0, such as normally distributed ones."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "weights by the engine",
-                "- out.backward(weights)",
-                "+ T.sum(T.mul(out, weights)).backward()",
-                message=(
-                    "Your checker passed a broken rule of mul. `out * weights` is an operation of the engine too, "
-                    "and here it is the broken one: two wrong signs make a right one. A checker must not rely on "
-                    "what it checks. Start with the weights instead: `out.backward(weights)`."
-                ),
-            ),
-            Slip(
-                "weights of x's shape",
-                "- weights = np.random.default_rng(0).normal(size=out.shape)",
-                "+ weights = np.random.default_rng(0).normal(size=x.shape)",
-                message=(
-                    "You weight the outputs, so the weights need the shape of `out`, which can differ from the "
-                    "shape of x."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "two weightings",
-                "- return np.sum(fn(T.Tensor(array)).data * weights)",
-                "+ return np.sum(fn(T.Tensor(array)).data * np.random.default_rng(1).normal(size=out.shape))",
-                message=(
-                    "Even the healthy rules fail. Both halves need the same weights: draw them once, and use them "
-                    "in `out.backward(weights)` and in the measured sum."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "generous",
-                "- return is_close(leaf.grad, numeric_gradient(weighted_sum, x))",
-                "+ return is_close(leaf.grad, numeric_gradient(weighted_sum, x), 0.05, 1e-3)",
-                message=(
-                    "An error of 1% got through. Central differences in float64 are right to about ten digits, so "
-                    "there is no reason to be that generous: use `is_close` with its own tolerances."
-                ),
-                hint=4,
-            ),
-            Slip(
-                "sizes alone",
-                "- return is_close(leaf.grad, numeric_gradient(weighted_sum, x))",
-                "+ return is_close(abs(leaf.grad), abs(numeric_gradient(weighted_sum, x)))",
-                message="A gradient with the wrong sign got through: compare the numbers, not their sizes.",
-                hint=4,
-            ),
-            Slip(
-                "positions ignored",
-                "- return is_close(leaf.grad, numeric_gradient(weighted_sum, x))",
-                "+ return is_close(np.sort(leaf.grad, axis=None), np.sort(numeric_gradient(weighted_sum, x), axis=None))",  # noqa: E501
-                message="The right numbers at the wrong positions got through: compare element by element.",
-                hint=4,
-            ),
-            Slip(
-                "without .data",
-                "- return np.sum(fn(T.Tensor(array)).data * weights)",
-                "+ return np.sum(fn(T.Tensor(array)) * weights)",
-                message=(
-                    "`numeric_gradient` needs numbers. `fn` returns a Tensor, so use its array: "
-                    "`fn(T.Tensor(array)).data`."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "not summed",
-                "- return np.sum(fn(T.Tensor(array)).data * weights)",
-                "+ return fn(T.Tensor(array)).data * weights",
-                message=(
-                    "`numeric_gradient` needs a function that returns one number, but yours returns an array: "
-                    "weight the outputs and add them up."
-                ),
-                hint=3,
-            ),
+            r"""
+@ weights = np.random.default_rng(0).normal(size=out.shape)
+plain sum (2)
++ weights = np.ones(out.shape)
+! A plain sum of the outputs is blind here: each row of a softmax sums to 1 for every x, so the gradient of the sum is
+! 0, and twice 0 is 0 too. Give each output its own weight.
+one weight for a column (2)
++ weights = np.random.default_rng(0).normal(size=out.shape[-1:]) * np.ones(out.shape)
+! Outputs with equal weights can hide errors that cancel, as in a softmax over the columns. Each output needs its own
+! weight: `size=out.shape`.
+zeros among the weights (2)
++ weights = np.random.default_rng(0).integers(0, 2, size=out.shape)
+! Some errors got through: a weight of 0 ignores its output. Draw weights that are hardly ever near 0, such as normally
+! distributed ones.
+weights of x's shape (2)
++ weights = np.random.default_rng(0).normal(size=x.shape)
+! You weight the outputs, so the weights need the shape of `out`, which can differ from the shape of x.
+
+weights by the engine
+- out.backward(weights)
++ T.sum(T.mul(out, weights)).backward()
+! Your checker passed a broken rule of mul. `out * weights` is an operation of the engine too, and here it is the broken
+! one: two wrong signs make a right one. A checker must not rely on what it checks. Start with the weights instead:
+! `out.backward(weights)`.
+
+@ return np.sum(fn(T.Tensor(array)).data * weights)
+two weightings (2)
++ return np.sum(fn(T.Tensor(array)).data * np.random.default_rng(1).normal(size=out.shape))
+! Even the healthy rules fail. Both halves need the same weights: draw them once, and use them in
+! `out.backward(weights)` and in the measured sum.
+without .data (3)
++ return np.sum(fn(T.Tensor(array)) * weights)
+! `numeric_gradient` needs numbers. `fn` returns a Tensor, so use its array: `fn(T.Tensor(array)).data`.
+not summed (3)
++ return fn(T.Tensor(array)).data * weights
+! `numeric_gradient` needs a function that returns one number, but yours returns an array: weight the outputs and add
+! them up.
+
+@ return is_close(leaf.grad, numeric_gradient(weighted_sum, x))
+generous (4)
++ return is_close(leaf.grad, numeric_gradient(weighted_sum, x), 0.05, 1e-3)
+! An error of 1% got through. Central differences in float64 are right to about ten digits, so there is no reason to be
+! that generous: use `is_close` with its own tolerances.
+sizes alone (4)
++ return is_close(abs(leaf.grad), abs(numeric_gradient(weighted_sum, x)))
+! A gradient with the wrong sign got through: compare the numbers, not their sizes.
+positions ignored (4)
++ return is_close(np.sort(leaf.grad, axis=None), np.sort(numeric_gradient(weighted_sum, x), axis=None))
+! The right numbers at the wrong positions got through: compare element by element.
+""",
         ),
         Mistake(
             "never backward",
@@ -763,99 +592,55 @@ ALL_IN_ONE_GO = Exercise(
     ),
     mistakes=slips(
         two_slopes,
-        Slip(
-            "mean",
-            "- claimed = np.sum(gradient * direction)",
-            "+ claimed = np.mean(gradient * direction)",
-            message="The slope from the gradient is a sum over all elements, not a mean: all of them move at once.",
-        ),
-        Slip(
-            "no direction",
-            "- claimed = np.sum(gradient * direction)",
-            "+ claimed = np.sum(gradient)",
-            message="Use the direction in the first slope too: an element that moves down counts with a minus sign.",
-        ),
-        Slip(
-            "unit length",
-            "- measured = (f(x + h * direction) - f(x - h * direction)) / (2 * h)",
-            "+ measured = (f(x + h * direction) - f(x - h * direction)) / (2 * h) / np.linalg.norm(direction)",
-            message=(
-                "You measured the second slope per unit of length, but not the first. Do not change the length of "
-                "the direction."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "both of unit length",
-            '  """(from the gradient, from f): the slope of f at x along a direction."""',
-            "+ direction = direction / np.linalg.norm(direction)",
-            message="Both slopes are per unit of length. Do not change the length of the direction.",
-            hint=2,
-        ),
-        Slip(
-            "signs alone",
-            "- claimed = np.sum(gradient * direction)",
-            "- measured = (f(x + h * direction) - f(x - h * direction)) / (2 * h)",
-            "+ claimed = np.sum(gradient * np.sign(direction))",
-            "+ measured = (f(x + h * np.sign(direction)) - f(x - h * np.sign(direction))) / (2 * h)",
-            message=(
-                "A direction can contain more than signs: an element may move half as far as another, or not at "
-                "all. Use `direction` unchanged."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "step without direction",
-            "- measured = (f(x + h * direction) - f(x - h * direction)) / (2 * h)",
-            "+ measured = (f(x + h) - f(x - h)) / (2 * h)",
-            message="The second slope moves all elements up. Move them along the direction: x + h * direction.",
-            hint=2,
-        ),
-        Slip(
-            "an h of its own",
-            '  """(from the gradient, from f): the slope of f at x along a direction."""',
-            "+ h = 1e-5",
-            message="`h` is an argument: use it instead of 1e-5.",
-            hint=2,
-        ),
-        Slip(
-            "over h",
-            "- measured = (f(x + h * direction) - f(x - h * direction)) / (2 * h)",
-            "+ measured = (f(x + h * direction) - f(x - h * direction)) / h",
-            message="The second slope is twice too large: the distance between the two points is 2 * h.",
-            hint=2,
-        ),
-        Slip(
-            "divided and multiplied",
-            "- measured = (f(x + h * direction) - f(x - h * direction)) / (2 * h)",
-            "+ measured = (f(x + h * direction) - f(x - h * direction)) / 2 * h",
-            message=(
-                "The second slope is far too small: `/ 2 * h` divides by 2 and then multiplies by h. Use brackets, "
-                "`/ (2 * h)`."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "one side",
-            "- measured = (f(x + h * direction) - f(x - h * direction)) / (2 * h)",
-            "+ measured = (f(x + h * direction) - f(x)) / h",
-            message="Your second slope is one-sided, which is much less accurate.",
-            hint=2,
-        ),
-        Slip(
-            "not summed",
-            "- claimed = np.sum(gradient * direction)",
-            "+ claimed = gradient * direction",
-            message="The slope from the gradient has to be one number: the sum over all elements.",
-            hint=2,
-        ),
-        Slip(
-            "swapped",
-            "- return claimed, measured",
-            "+ return measured, claimed",
-            message="The two are swapped: return first the slope from the gradient, then the slope from f.",
-            hint=2,
-        ),
+        r'''
+@ claimed = np.sum(gradient * direction)
+mean
++ claimed = np.mean(gradient * direction)
+! The slope from the gradient is a sum over all elements, not a mean: all of them move at once.
+no direction
++ claimed = np.sum(gradient)
+! Use the direction in the first slope too: an element that moves down counts with a minus sign.
+not summed (2)
++ claimed = gradient * direction
+! The slope from the gradient has to be one number: the sum over all elements.
+
+@ measured = (f(x + h * direction) - f(x - h * direction)) / (2 * h)
+unit length (2)
++ measured = (f(x + h * direction) - f(x - h * direction)) / (2 * h) / np.linalg.norm(direction)
+! You measured the second slope per unit of length, but not the first. Do not change the length of the direction.
+step without direction (2)
++ measured = (f(x + h) - f(x - h)) / (2 * h)
+! The second slope moves all elements up. Move them along the direction: x + h * direction.
+over h (2)
++ measured = (f(x + h * direction) - f(x - h * direction)) / h
+! The second slope is twice too large: the distance between the two points is 2 * h.
+divided and multiplied (2)
++ measured = (f(x + h * direction) - f(x - h * direction)) / 2 * h
+! The second slope is far too small: `/ 2 * h` divides by 2 and then multiplies by h. Use brackets, `/ (2 * h)`.
+one side (2)
++ measured = (f(x + h * direction) - f(x)) / h
+! Your second slope is one-sided, which is much less accurate.
+
+both of unit length (2)
+  """(from the gradient, from f): the slope of f at x along a direction."""
++ direction = direction / np.linalg.norm(direction)
+! Both slopes are per unit of length. Do not change the length of the direction.
+signs alone (2)
+- claimed = np.sum(gradient * direction)
+- measured = (f(x + h * direction) - f(x - h * direction)) / (2 * h)
++ claimed = np.sum(gradient * np.sign(direction))
++ measured = (f(x + h * np.sign(direction)) - f(x - h * np.sign(direction))) / (2 * h)
+! A direction can contain more than signs: an element may move half as far as another, or not at all. Use `direction`
+! unchanged.
+an h of its own (2)
+  """(from the gradient, from f): the slope of f at x along a direction."""
++ h = 1e-5
+! `h` is an argument: use it instead of 1e-5.
+swapped (2)
+- return claimed, measured
++ return measured, claimed
+! The two are swapped: return first the slope from the gradient, then the slope from f.
+''',
     ),
     run=_a_pair,
 )
@@ -937,33 +722,22 @@ CULPRITS = Exercise(
     mistakes=(
         *slips(
             culprits,
-            Slip(
-                "the middle is lost",
-                "- return culprits(differs, numbers[:half]) + culprits(differs, numbers[half:])",
-                "+ return culprits(differs, numbers[:half]) + culprits(differs, numbers[half + 1 :])",
-                message=(
-                    "The halves are `numbers[:half]` and `numbers[half:]`; with `half + 1`, neither contains the "
-                    "element in the middle."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "never ends",
-                "- if len(numbers) == 0 or not differs(numbers):",
-                "+ if not differs(numbers):",
-                "- if len(numbers) == 1:",
-                "+ if False:",
-                message="The recursion never ends: the halves of a list of one number are that list again and an "
-                "empty list.",
-                hint=3,
-            ),
-            Slip(
-                "all or nothing",
-                "- if len(numbers) == 1:",
-                "+ if True:",
-                message="That is the whole list: some of its numbers are guilty, but not all. Continue with its "
-                "halves.",
-            ),
+            r"""
+the middle is lost (2)
+- return culprits(differs, numbers[:half]) + culprits(differs, numbers[half:])
++ return culprits(differs, numbers[:half]) + culprits(differs, numbers[half + 1 :])
+! The halves are `numbers[:half]` and `numbers[half:]`; with `half + 1`, neither contains the element in the middle.
+never ends (3)
+- if len(numbers) == 0 or not differs(numbers):
++ if not differs(numbers):
+- if len(numbers) == 1:
++ if False:
+! The recursion never ends: the halves of a list of one number are that list again and an empty list.
+all or nothing
+- if len(numbers) == 1:
++ if True:
+! That is the whole list: some of its numbers are guilty, but not all. Continue with its halves.
+""",
         ),
         Mistake(
             "one by one",

@@ -8,7 +8,7 @@ import numpy as np
 import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.course.compare import Told, show
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
-from mlx_grpo_kit.course.slips import Slip, slips
+from mlx_grpo_kit.course.slips import slips
 from mlx_grpo_kit.tensor import nn, optim
 
 SHRUG = Exercise(
@@ -101,147 +101,72 @@ CROSS_ENTROPY = Exercise(
     mistakes=(
         *slips(
             _all_log_probabilities_first,
-            Slip(
-                "log of softmax",
-                "- log_probs = logits - T.logsumexp(logits, axis=1, keepdims=True)",
-                "+ log_probs = T.log(T.softmax(logits, axis=1))",
-                message=(
-                    "On paper a softmax is never 0. In the machine e**-998 rounds to 0, and log(0) is -inf. "
-                    "Subtract the logsumexp from the score instead; then you never compute a probability."
-                ),
-            ),
-            Slip(
-                "log of softmax at the target",
-                "- log_probs = logits - T.logsumexp(logits, axis=1, keepdims=True)",
-                "- return -T.mean(log_probs[np.arange(len(targets)), targets])",
-                "+ log_probs = T.softmax(logits, axis=1)",
-                "+ return -T.mean(T.log(log_probs[np.arange(len(targets)), targets]))",
-                message=(
-                    "On paper a softmax is never 0. In the machine e**-998 rounds to 0, and the log of that is "
-                    "-inf. Subtract the logsumexp from the score instead; then you never compute a probability."
-                ),
-            ),
-            Slip(
-                "log of a sum of exp",
-                "- log_probs = logits - T.logsumexp(logits, axis=1, keepdims=True)",
-                "+ log_probs = logits - T.log(T.sum(T.exp(logits), axis=1, keepdims=True))",
-                message=(
-                    "e**1000 is larger than any number in the machine, so it becomes inf. `T.logsumexp` is the same "
-                    "on paper, but subtracts the largest score before exp."
-                ),
-            ),
-            Slip(
-                "no keepdims",
-                "- log_probs = logits - T.logsumexp(logits, axis=1, keepdims=True)",
-                "+ log_probs = logits - T.logsumexp(logits, axis=1)",
-                message=(
-                    "`T.logsumexp(logits, axis=1)` has the shape [N], and [N, C] minus [N] broadcasts it along the "
-                    "wrong axis. `keepdims=True` makes it [N, 1]. Or take the targets' scores first, which have the "
-                    "shape [N] too."
-                ),
-            ),
-            Slip(
-                "mean of everything",
-                "- return -T.mean(log_probs[np.arange(len(targets)), targets])",
-                "+ return -T.mean(log_probs)",
-                message=(
-                    "That is the mean over all classes. Only the log-probability of the target counts, one per row."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "over all",
-                "- return -T.mean(log_probs[np.arange(len(targets)), targets])",
-                "+ return -T.mean(log_probs * np.eye(logits.shape[1])[targets])",
-                message=(
-                    "Your mean also counts the zeros of the one-hot rows, so it is too small by a factor of C. Only "
-                    "one number per row counts."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "the likeliest",
-                "- return -T.mean(log_probs[np.arange(len(targets)), targets])",
-                "+ return -T.mean(T.max(log_probs, axis=1))",
-                message=("You took the log-probability of the network's own favourite. Take that of the target."),
-                hint=2,
-            ),
-            Slip(
-                "axis",
-                "- log_probs = logits - T.logsumexp(logits, axis=1, keepdims=True)",
-                "+ log_probs = logits - T.logsumexp(logits, axis=0, keepdims=True)",
-                message=(
-                    "The probabilities of one example sum to 1, so the sum runs along its row, `axis=1`. You summed "
-                    "over the examples."
-                ),
-            ),
-            Slip(
-                "all pairs",
-                "- return -T.mean(log_probs[np.arange(len(targets)), targets])",
-                "+ return -T.mean(log_probs[:, targets])",
-                message=(
-                    "`[:, targets]` takes every target from every row, which gives N times N numbers. To take one "
-                    "per row, pass a row number with each target."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "sign",
-                "- return -T.mean(log_probs[np.arange(len(targets)), targets])",
-                "+ return T.mean(log_probs[np.arange(len(targets)), targets])",
-                message=(
-                    "Logarithms of probabilities are negative. A loss that falls as the answers get better needs the "
-                    "minus sign."
-                ),
-                hint=3,
-            ),
+            r"""
+@ log_probs = logits - T.logsumexp(logits, axis=1, keepdims=True)
+log of softmax
++ log_probs = T.log(T.softmax(logits, axis=1))
+! On paper a softmax is never 0. In the machine e**-998 rounds to 0, and log(0) is -inf. Subtract the logsumexp from the
+! score instead; then you never compute a probability.
+log of a sum of exp
++ log_probs = logits - T.log(T.sum(T.exp(logits), axis=1, keepdims=True))
+! e**1000 is larger than any number in the machine, so it becomes inf. `T.logsumexp` is the same on paper, but subtracts
+! the largest score before exp.
+no keepdims
++ log_probs = logits - T.logsumexp(logits, axis=1)
+! `T.logsumexp(logits, axis=1)` has the shape [N], and [N, C] minus [N] broadcasts it along the wrong axis.
+! `keepdims=True` makes it [N, 1]. Or take the targets' scores first, which have the shape [N] too.
+axis
++ log_probs = logits - T.logsumexp(logits, axis=0, keepdims=True)
+! The probabilities of one example sum to 1, so the sum runs along its row, `axis=1`. You summed over the examples.
+
+log of softmax at the target
+- log_probs = logits - T.logsumexp(logits, axis=1, keepdims=True)
+- return -T.mean(log_probs[np.arange(len(targets)), targets])
++ log_probs = T.softmax(logits, axis=1)
++ return -T.mean(T.log(log_probs[np.arange(len(targets)), targets]))
+! On paper a softmax is never 0. In the machine e**-998 rounds to 0, and the log of that is -inf. Subtract the logsumexp
+! from the score instead; then you never compute a probability.
+
+@ return -T.mean(log_probs[np.arange(len(targets)), targets])
+mean of everything (2)
++ return -T.mean(log_probs)
+! That is the mean over all classes. Only the log-probability of the target counts, one per row.
+over all (2)
++ return -T.mean(log_probs * np.eye(logits.shape[1])[targets])
+! Your mean also counts the zeros of the one-hot rows, so it is too small by a factor of C. Only one number per row
+! counts.
+the likeliest (2)
++ return -T.mean(T.max(log_probs, axis=1))
+! You took the log-probability of the network's own favourite. Take that of the target.
+all pairs (2)
++ return -T.mean(log_probs[:, targets])
+! `[:, targets]` takes every target from every row, which gives N times N numbers. To take one per row, pass a row
+! number with each target.
+sign (3)
++ return T.mean(log_probs[np.arange(len(targets)), targets])
+! Logarithms of probabilities are negative. A loss that falls as the answers get better needs the minus sign.
+""",
         ),
         *slips(
             cross_entropy,
-            Slip(
-                "one logsumexp",
-                "- return T.mean(T.logsumexp(logits, axis=1) - right)",
-                "+ return T.mean(T.logsumexp(logits) - right)",
-                message=(
-                    "You computed one logsumexp over all rows. The probabilities of each example sum to 1: `axis=1`."
-                ),
-            ),
-            Slip(
-                "not averaged",
-                "- return T.mean(T.logsumexp(logits, axis=1) - right)",
-                "+ return (T.logsumexp(logits, axis=1) - right)",
-                message="That is one loss per example. Return their mean, one number.",
-                hint=3,
-            ),
-            Slip(
-                "sum",
-                "- return T.mean(T.logsumexp(logits, axis=1) - right)",
-                "+ return T.sum(T.logsumexp(logits, axis=1) - right)",
-                message=(
-                    "That is the sum. The mean does not grow with the size of the batch, so the learning rate need "
-                    "not depend on it."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "no logsumexp",
-                "- return T.mean(T.logsumexp(logits, axis=1) - right)",
-                "+ return T.mean(-right)",
-                message=(
-                    "Those are scores, not log-probabilities: without the logsumexp the network could win by making "
-                    "all scores large."
-                ),
-            ),
-            Slip(
-                "no graph",
-                "- return T.mean(T.logsumexp(logits, axis=1) - right)",
-                "+ return T.Tensor(T.mean(T.logsumexp(logits, axis=1) - right).data)",
-                message=(
-                    "The number is right, but no gradient gets back to the logits: compute with the Tensor itself, "
-                    "not with its .data."
-                ),
-                hint=3,
-            ),
+            r"""
+@ return T.mean(T.logsumexp(logits, axis=1) - right)
+one logsumexp
++ return T.mean(T.logsumexp(logits) - right)
+! You computed one logsumexp over all rows. The probabilities of each example sum to 1: `axis=1`.
+not averaged (3)
++ return (T.logsumexp(logits, axis=1) - right)
+! That is one loss per example. Return their mean, one number.
+sum (3)
++ return T.sum(T.logsumexp(logits, axis=1) - right)
+! That is the sum. The mean does not grow with the size of the batch, so the learning rate need not depend on it.
+no logsumexp
++ return T.mean(-right)
+! Those are scores, not log-probabilities: without the logsumexp the network could win by making all scores large.
+no graph (3)
++ return T.Tensor(T.mean(T.logsumexp(logits, axis=1) - right).data)
+! The number is right, but no gradient gets back to the logits: compute with the Tensor itself, not with its .data.
+""",
         ),
     ),
     run=_loss_and_gradient,
@@ -364,95 +289,55 @@ MINIBATCHES = Exercise(
     mistakes=(
         *slips(
             minibatches,
-            Slip(
-                "two orders",
-                "  order = rng.permutation(len(x))",
-                "+ other = rng.permutation(len(x))",
-                "- yield x[chosen], y[chosen]",
-                "+ yield x[chosen], y[other[start : start + size]]",
-                message=(
-                    "You shuffled x and y differently, so images get the labels of other images. No error will ever "
-                    "show it: the loss just stays near 2.3. Make one order and use it for both."
-                ),
-            ),
-            Slip(
-                "drops the last",
-                "- yield x[chosen], y[chosen]",
-                "+ if len(chosen) == size: yield x[chosen], y[chosen]",
-                message="The last, smaller batch is missing. Its examples would never be seen in this epoch.",
-                hint=2,
-            ),
-            Slip(
-                "same order",
-                "- order = rng.permutation(len(x))",
-                "+ order = np.random.default_rng(0).permutation(len(x))",
-                message=(
-                    "Every epoch has the same order. Draw from the `rng` that you are given, because it continues "
-                    "where the last epoch stopped."
-                ),
-            ),
-            Slip(
-                "ignores rng",
-                "- order = rng.permutation(len(x))",
-                "+ order = np.random.default_rng().permutation(len(x))",
-                message=(
-                    "The order is random, but it does not come from `rng`, so nobody can repeat your training run. "
-                    "Use `rng.permutation(len(x))`."
-                ),
-            ),
-            Slip(
-                "an empty one",
-                "- for start in range(0, len(x), size):",
-                "+ for start in range(0, len(x) + 1, size):",
-                message=(
-                    "If `size` divides the number of examples, your last batch is empty, and the mean of nothing is "
-                    "nan. Stop before `len(x)`."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "only the first batch",
-                "- yield x[chosen], y[chosen]",
-                "+ return x[chosen], y[chosen]",
-                message=(
-                    "That is one batch: a `return` in the loop ends it at once. `yield` hands out a batch and "
-                    "continues."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "row numbers",
-                "- yield x[chosen], y[chosen]",
-                "+ yield chosen",
-                message="Those are row numbers. Take the rows: `x[chosen], y[chosen]`.",
-                hint=3,
-            ),
-            Slip(
-                "in order",
-                "- order = rng.permutation(len(x))",
-                "+ order = np.arange(len(x))",
-                message="Your batches follow the order of the data, and files are often sorted.",
-            ),
-            Slip(
-                "with repeats",
-                "- chosen = order[start : start + size]",
-                "+ chosen = rng.integers(0, len(x), min(size, len(x) - start))",
-                message=(
-                    "Some examples come twice and others never: you draw with replacement. A permutation contains "
-                    "each example once."
-                ),
-            ),
-            Slip(
-                "in place",
-                "  order = rng.permutation(len(x))",
-                "+ x[:], y[:] = x[order], y[order]",
-                "- yield x[chosen], y[chosen]",
-                "+ yield x[start : start + size], y[start : start + size]",
-                message=(
-                    "You changed the arrays that you were given, but x and y belong to the caller. Shuffle the row "
-                    "numbers instead."
-                ),
-            ),
+            r"""
+two orders
+  order = rng.permutation(len(x))
++ other = rng.permutation(len(x))
+- yield x[chosen], y[chosen]
++ yield x[chosen], y[other[start : start + size]]
+! You shuffled x and y differently, so images get the labels of other images. No error will ever show it: the loss just
+! stays near 2.3. Make one order and use it for both.
+
+@ yield x[chosen], y[chosen]
+drops the last (2)
++ if len(chosen) == size: yield x[chosen], y[chosen]
+! The last, smaller batch is missing. Its examples would never be seen in this epoch.
+only the first batch (3)
++ return x[chosen], y[chosen]
+! That is one batch: a `return` in the loop ends it at once. `yield` hands out a batch and continues.
+row numbers (3)
++ yield chosen
+! Those are row numbers. Take the rows: `x[chosen], y[chosen]`.
+
+@ order = rng.permutation(len(x))
+same order
++ order = np.random.default_rng(0).permutation(len(x))
+! Every epoch has the same order. Draw from the `rng` that you are given, because it continues where the last epoch
+! stopped.
+ignores rng
++ order = np.random.default_rng().permutation(len(x))
+! The order is random, but it does not come from `rng`, so nobody can repeat your training run. Use
+! `rng.permutation(len(x))`.
+in order
++ order = np.arange(len(x))
+! Your batches follow the order of the data, and files are often sorted.
+
+an empty one (2)
+- for start in range(0, len(x), size):
++ for start in range(0, len(x) + 1, size):
+! If `size` divides the number of examples, your last batch is empty, and the mean of nothing is nan. Stop before
+! `len(x)`.
+with repeats
+- chosen = order[start : start + size]
++ chosen = rng.integers(0, len(x), min(size, len(x) - start))
+! Some examples come twice and others never: you draw with replacement. A permutation contains each example once.
+in place
+  order = rng.permutation(len(x))
++ x[:], y[:] = x[order], y[order]
+- yield x[chosen], y[chosen]
++ yield x[start : start + size], y[start : start + size]
+! You changed the arrays that you were given, but x and y belong to the caller. Shuffle the row numbers instead.
+""",
         ),
         Mistake(
             "for ever",
@@ -554,93 +439,51 @@ ADAM = Exercise(
     mistakes=(
         *slips(
             adam_step,
-            Slip(
-                "no correction",
-                '- m = state["m"] / (1 - beta1 ** state["t"])',
-                '- v = state["v"] / (1 - beta2 ** state["t"])',
-                '+ m = state["m"]',
-                '+ v = state["v"]',
-                message=(
-                    "The bias correction is missing. Both averages start at 0, so with the usual betas m is a tenth "
-                    "of what it should be at step 1 and sqrt(v) a thirtieth, and the step is three times too long."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "eps in the root",
-                "- return w - lr * m / (np.sqrt(v) + eps)",
-                "+ return w - lr * m / (np.sqrt(v + eps))",
-                message=(
-                    "You added eps under the root. There 1e-8 counts like a gradient of 1e-4, which is not small. "
-                    "Outside the root it only prevents a division by 0."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "forgets",
-                "- if not state:",
-                "+ if True:",
-                message=("Step 1 is right, but step 2 looks like a first step: store the new averages in `state`."),
-            ),
-            Slip(
-                "t stays 1",
-                '- state["t"] += 1',
-                '+ state["t"] = 1',
-                message=(
-                    "Step 1 is right, but step 2 is not: its bias correction is still that of the first step. Does "
-                    "`t` increase?"
-                ),
-            ),
-            Slip(
-                "t from 0",
-                '- m = state["m"] / (1 - beta1 ** state["t"])',
-                '- v = state["v"] / (1 - beta2 ** state["t"])',
-                '+ m = state["m"] / (1 - beta1 ** (state["t"] - 1))',
-                '+ v = state["v"] / (1 - beta2 ** (state["t"] - 1))',
-                message=(
-                    "At step 1 you divide by 1 - beta**0, which is 0. Increase t before you divide: the first step "
-                    "has t = 1."
-                ),
-            ),
-            Slip(
-                "no root",
-                "- return w - lr * m / (np.sqrt(v) + eps)",
-                "+ return w - lr * m / (v + eps)",
-                message=(
-                    "The root of v is missing. With it, m and its divisor have the same units, and the step is "
-                    "about `lr`, whatever the size of the gradient."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "uphill",
-                "- return w - lr * m / (np.sqrt(v) + eps)",
-                "+ return w + lr * m / (np.sqrt(v) + eps)",
-                message="Your weights go uphill: step against the gradient, `w - ...`.",
-                hint=3,
-            ),
-            Slip(
-                "stores the corrected averages",
-                '- m = state["m"] / (1 - beta1 ** state["t"])',
-                '- v = state["v"] / (1 - beta2 ** state["t"])',
-                '+ state["m"] = m = state["m"] / (1 - beta1 ** state["t"])',
-                '+ state["v"] = v = state["v"] / (1 - beta2 ** state["t"])',
-                message=(
-                    "Step 1 is right. But you stored the corrected averages in `state`, so the next step corrects "
-                    "them again. Store the uncorrected ones."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "ignores its settings",
-                '  """The weights after one step of Adam. state: a dict, empty before the first step."""',
-                "+ beta1, beta2, eps = 0.9, 0.999, 1e-8",
-                message=(
-                    "With other betas and another eps your result does not change: use the arguments `beta1`, "
-                    "`beta2` and `eps`, not fixed numbers."
-                ),
-                hint=2,
-            ),
+            r'''
+@ m = state["m"] / (1 - beta1 ** state["t"])
+@ v = state["v"] / (1 - beta2 ** state["t"])
+no correction (2)
++ m = state["m"]
++ v = state["v"]
+! The bias correction is missing. Both averages start at 0, so with the usual betas m is a tenth of what it should be at
+! step 1 and sqrt(v) a thirtieth, and the step is three times too long.
+t from 0
++ m = state["m"] / (1 - beta1 ** (state["t"] - 1))
++ v = state["v"] / (1 - beta2 ** (state["t"] - 1))
+! At step 1 you divide by 1 - beta**0, which is 0. Increase t before you divide: the first step has t = 1.
+stores the corrected averages (2)
++ state["m"] = m = state["m"] / (1 - beta1 ** state["t"])
++ state["v"] = v = state["v"] / (1 - beta2 ** state["t"])
+! Step 1 is right. But you stored the corrected averages in `state`, so the next step corrects them again. Store the
+! uncorrected ones.
+
+@ return w - lr * m / (np.sqrt(v) + eps)
+eps in the root (3)
++ return w - lr * m / (np.sqrt(v + eps))
+! You added eps under the root. There 1e-8 counts like a gradient of 1e-4, which is not small. Outside the root it only
+! prevents a division by 0.
+no root (3)
++ return w - lr * m / (v + eps)
+! The root of v is missing. With it, m and its divisor have the same units, and the step is about `lr`, whatever the
+! size of the gradient.
+uphill (3)
++ return w + lr * m / (np.sqrt(v) + eps)
+! Your weights go uphill: step against the gradient, `w - ...`.
+
+forgets
+- if not state:
++ if True:
+! Step 1 is right, but step 2 looks like a first step: store the new averages in `state`.
+t stays 1
+- state["t"] += 1
++ state["t"] = 1
+! Step 1 is right, but step 2 is not: its bias correction is still that of the first step. Does `t` increase?
+ignores its settings (2)
+  """The weights after one step of Adam. state: a dict, empty before the first step."""
++ beta1, beta2, eps = 0.9, 0.999, 1e-8
+! With other betas and another eps your result does not change: use the arguments `beta1`, `beta2` and `eps`, not fixed
+! numbers.
+''',
         ),
     ),
     run=_steps_of_adam,
@@ -723,56 +566,35 @@ TRAIN_STEP = Exercise(
     ),
     mistakes=slips(
         train_step,
-        Slip(
-            "never zero",
-            "- optimizer.zero_grad()",
-            "+ pass",
-            message=(
-                "The first step is right, but the later ones are not: the old gradients are still there, and "
-                "backward adds to them."
-            ),
-        ),
-        Slip(
-            "zero too late",
-            "- optimizer.zero_grad()",
-            "+ pass",
-            "  loss.backward()",
-            "+ optimizer.zero_grad()",
-            message=(
-                "Nothing moves: when the optimizer takes its step there are no gradients. backward computes them, "
-                "and then you clear them with zero_grad."
-            ),
-        ),
-        Slip(
-            "zero at the end",
-            "- optimizer.zero_grad()",
-            "+ pass",
-            "  optimizer.step()",
-            "+ optimizer.zero_grad()",
-            message=(
-                "You clear the gradients after each step, so any gradients from before the first step are added to "
-                "it. Clear them before backward; then it does not matter what came earlier."
-            ),
-        ),
-        Slip(
-            "loss afterwards",
-            "- return loss.item()",
-            "+ return T.cross_entropy(model(x), y).item()",
-            message=(
-                "The weights are right. But you computed the loss again after the step. Return the loss from before "
-                "the step, which costs nothing."
-            ),
-        ),
-        Slip(
-            "a tensor",
-            "- return loss.item()",
-            "+ return loss",
-            message=(
-                "Return `loss.item()`: a Tensor keeps its whole graph in memory for as long as you keep the Tensor "
-                "in a history."
-            ),
-            hint=2,
-        ),
+        r"""
+never zero
+- optimizer.zero_grad()
++ pass
+! The first step is right, but the later ones are not: the old gradients are still there, and backward adds to them.
+zero too late
+- optimizer.zero_grad()
++ pass
+  loss.backward()
++ optimizer.zero_grad()
+! Nothing moves: when the optimizer takes its step there are no gradients. backward computes them, and then you clear
+! them with zero_grad.
+zero at the end
+- optimizer.zero_grad()
++ pass
+  optimizer.step()
++ optimizer.zero_grad()
+! You clear the gradients after each step, so any gradients from before the first step are added to it. Clear them
+! before backward; then it does not matter what came earlier.
+
+@ return loss.item()
+loss afterwards
++ return T.cross_entropy(model(x), y).item()
+! The weights are right. But you computed the loss again after the step. Return the loss from before the step, which
+! costs nothing.
+a tensor (2)
++ return loss
+! Return `loss.item()`: a Tensor keeps its whole graph in memory for as long as you keep the Tensor in a history.
+""",
     ),
     run=_three_train_steps,
 )
@@ -909,117 +731,63 @@ FIRST_DIFFERENCE = Exercise(
         ),
         *slips(
             first_difference,
-            Slip(
-                "nan slips through",
-                "- if not difference.max() <= tolerance:",
-                "+ if difference.max() > tolerance:",
-                message=(
-                    "Your answer missed a nan: `nan > tolerance` is False, like every comparison with nan. Ask "
-                    "whether the difference is *not* `<= tolerance`."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "two nans are equal",
-                "  difference = np.abs(ours[name] - theirs[name])",
-                "+ difference[np.isnan(ours[name]) & np.isnan(theirs[name])] = 0",
-                message=(
-                    "If both have a nan in the same place, both numbers are lost, and nobody knows whether they "
-                    "agree. That is a difference too."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "by position",
-                "- for name in ours:",
-                "-     difference = np.abs(ours[name] - theirs[name])",
-                "+ for name, own, other in zip(ours, ours.values(), theirs.values()):",
-                "+     difference = np.abs(own - other)",
-                message=(
-                    "Look up both arrays by name: two dicts with the same names may have them in a different order."
-                ),
-            ),
-            Slip(
-                "or equal",
-                "- if not difference.max() <= tolerance:",
-                "+ if not difference.max() < tolerance:",
-                message=(
-                    "A difference that equals the tolerance is not *more* than it. With tolerance 0 you would "
-                    "report identical arrays."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "no abs",
-                "- difference = np.abs(ours[name] - theirs[name])",
-                "+ difference = ours[name] - theirs[name]",
-                message=(
-                    "Your answer missed an element that is too small: a difference of -1 is below any tolerance. "
-                    "Take the absolute value."
-                ),
-            ),
-            Slip(
-                "relative too",
-                "- if not difference.max() <= tolerance:",
-                "+ if not np.allclose(ours[name], theirs[name], atol=tolerance):",
-                message=(
-                    "By default `np.allclose` and `np.isclose` also allow a hundred-thousandth of the number itself "
-                    "(`rtol`). Pass `rtol=0`, or compare with `tolerance` yourself."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "sorted names",
-                "- for name in ours:",
-                "+ for name in sorted(ours):",
-                message="You sorted the names. Keep the order that they have in `ours`.",
-                hint=3,
-            ),
-            Slip(
-                "no tuple",
-                "- return name, tuple(int(i) for i in index)",
-                "+ return (name, *map(int, index))",
-                message="The index has to be a tuple inside the tuple: `(name, index)`, not `(name, *index)`.",
-                hint=3,
-            ),
-            Slip(
-                "flat index",
-                "- return name, tuple(int(i) for i in index)",
-                "+ return name, int(difference.argmax())",
-                message="Your index is that of the flattened array: turn it into a tuple with np.unravel_index.",
-                hint=3,
-            ),
-            Slip(
-                "first element",
-                "- index = np.unravel_index(difference.argmax(), difference.shape)",
-                "+ index = np.unravel_index((~(difference <= tolerance)).argmax(), difference.shape)",
-                message=("That is the first element beyond the tolerance. Return the one that differs most."),
-                hint=3,
-            ),
-            Slip(
-                "on average",
-                "- if not difference.max() <= tolerance:",
-                "+ if not difference.mean() <= tolerance:",
-                message=("One wrong number among a million hardly moves the mean. Compare the largest difference."),
-                hint=2,
-            ),
-            Slip(
-                "first array only",
-                "- return None",
-                "+     return None",
-                message=(
-                    "You compared only the first array. Is there a `return None` inside the loop? It belongs after "
-                    "the loop."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "only the name",
-                "- return name, tuple(int(i) for i in index)",
-                "+ return name",
-                message="The name is right; return the index too, `(name, index)`.",
-                hint=3,
-            ),
+            r"""
+@ if not difference.max() <= tolerance:
+nan slips through (2)
++ if difference.max() > tolerance:
+! Your answer missed a nan: `nan > tolerance` is False, like every comparison with nan. Ask whether the difference is
+! *not* `<= tolerance`.
+or equal (2)
++ if not difference.max() < tolerance:
+! A difference that equals the tolerance is not *more* than it. With tolerance 0 you would report identical arrays.
+relative too (2)
++ if not np.allclose(ours[name], theirs[name], atol=tolerance):
+! By default `np.allclose` and `np.isclose` also allow a hundred-thousandth of the number itself (`rtol`). Pass
+! `rtol=0`, or compare with `tolerance` yourself.
+on average (2)
++ if not difference.mean() <= tolerance:
+! One wrong number among a million hardly moves the mean. Compare the largest difference.
+
+two nans are equal (2)
+  difference = np.abs(ours[name] - theirs[name])
++ difference[np.isnan(ours[name]) & np.isnan(theirs[name])] = 0
+! If both have a nan in the same place, both numbers are lost, and nobody knows whether they agree. That is a difference
+! too.
+by position
+- for name in ours:
+-     difference = np.abs(ours[name] - theirs[name])
++ for name, own, other in zip(ours, ours.values(), theirs.values()):
++     difference = np.abs(own - other)
+! Look up both arrays by name: two dicts with the same names may have them in a different order.
+no abs
+- difference = np.abs(ours[name] - theirs[name])
++ difference = ours[name] - theirs[name]
+! Your answer missed an element that is too small: a difference of -1 is below any tolerance. Take the absolute value.
+sorted names (3)
+- for name in ours:
++ for name in sorted(ours):
+! You sorted the names. Keep the order that they have in `ours`.
+
+@ return name, tuple(int(i) for i in index)
+no tuple (3)
++ return (name, *map(int, index))
+! The index has to be a tuple inside the tuple: `(name, index)`, not `(name, *index)`.
+flat index (3)
++ return name, int(difference.argmax())
+! Your index is that of the flattened array: turn it into a tuple with np.unravel_index.
+only the name (3)
++ return name
+! The name is right; return the index too, `(name, index)`.
+
+first element (3)
+- index = np.unravel_index(difference.argmax(), difference.shape)
++ index = np.unravel_index((~(difference <= tolerance)).argmax(), difference.shape)
+! That is the first element beyond the tolerance. Return the one that differs most.
+first array only (3)
+- return None
++     return None
+! You compared only the first array. Is there a `return None` inside the loop? It belongs after the loop.
+""",
         ),
     ),
     run=lambda function, build, tolerance: function(*build(), tolerance),

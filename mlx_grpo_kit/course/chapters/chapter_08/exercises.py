@@ -8,7 +8,7 @@ import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.course.chapters.chapter_08.own_layer import examine_layer
 from mlx_grpo_kit.course.compare import Told
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
-from mlx_grpo_kit.course.slips import Slip, slips
+from mlx_grpo_kit.course.slips import slips
 from mlx_grpo_kit.tensor import nn
 
 STEPS = np.array([[[1.0, 2.0, 0.0], [0.0, 1.0, 3.0], [4.0, 0.0, 1.0]]])
@@ -81,40 +81,24 @@ OUTPUT_SIZE = Exercise(
     ),
     mistakes=slips(
         conv_output_size,
-        Slip(
-            "padding at one end",
-            "- return (size + 2 * padding - kernel) // stride + 1",
-            "+ return (size + padding - kernel) // stride + 1",
-            message="There are zeros at both ends, so they count twice.",
-            hint=2,
-        ),
-        Slip(
-            "one too few",
-            "- return (size + 2 * padding - kernel) // stride + 1",
-            "+ return (size + 2 * padding - kernel) // stride",
-            message="The first start, 0, counts too: a fence of 3 metres with a post every metre has 4 posts.",
-        ),
-        Slip(
-            "rounded up",
-            "- return (size + 2 * padding - kernel) // stride + 1",
-            "+ return -(-(size + 2 * padding - kernel) // stride) + 1",
-            message="Leave out a window that would extend past the end: round down.",
-            hint=2,
-        ),
-        Slip(
-            "not rounded",
-            "- return (size + 2 * padding - kernel) // stride + 1",
-            "+ return (size + 2 * padding - kernel) / stride + 1",
-            message="Half a stop is not a stop: divide with `//`.",
-            hint=3,
-        ),
-        Slip(
-            "one added too early",
-            "- return (size + 2 * padding - kernel) // stride + 1",
-            "+ return (size + 2 * padding - kernel + 1) // stride",
-            message="Divide the last start by the stride, and add 1 after that.",
-            hint=2,
-        ),
+        r"""
+@ return (size + 2 * padding - kernel) // stride + 1
+padding at one end (2)
++ return (size + padding - kernel) // stride + 1
+! There are zeros at both ends, so they count twice.
+one too few
++ return (size + 2 * padding - kernel) // stride
+! The first start, 0, counts too: a fence of 3 metres with a post every metre has 4 posts.
+rounded up (2)
++ return -(-(size + 2 * padding - kernel) // stride) + 1
+! Leave out a window that would extend past the end: round down.
+not rounded (3)
++ return (size + 2 * padding - kernel) / stride + 1
+! Half a stop is not a stop: divide with `//`.
+one added too early (2)
++ return (size + 2 * padding - kernel + 1) // stride
+! Divide the last start by the stride, and add 1 after that.
+""",
     ),
     run=_whole,
     explain='A 3 x 3 kernel with padding 1 keeps the size ("same"); if the stride is also 2, it halves the size.',
@@ -167,115 +151,65 @@ CONVOLUTION = Exercise(
     ),
     mistakes=slips(
         conv2d,
-        Slip(
-            "channels padded",
-            "- padded = np.pad(image, ((0, 0), (padding, padding), (padding, padding)))",
-            "+ padded = np.pad(image, padding)",
-            message=(
-                "`np.pad(image, padding)` also adds channels of zeros. Give the padding of each axis: none for the "
-                "channels."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "as wide as high",
-            "- across = (padded.shape[2] - size) // stride + 1",
-            "+ across = (padded.shape[1] - size) // stride + 1",
-            message="Your output is as wide as it is high. An image need not be square: compute W' from W.",
-        ),
-        Slip(
-            "one stop too few",
-            "- down = (padded.shape[1] - size) // stride + 1",
-            "- across = (padded.shape[2] - size) // stride + 1",
-            "+ down = (padded.shape[1] - size) // stride",
-            "+ across = (padded.shape[2] - size) // stride",
-            message=(
-                "The last row and column of stops are missing: from start 0 to the last start there is one more "
-                "stop than there are steps, as in 08.1."
-            ),
-        ),
-        Slip(
-            "flipped kernel",
-            "- out[o, i, j] = np.sum(window * kernels[o])",
-            "+ out[o, i, j] = np.sum(window * kernels[o, :, ::-1, ::-1])",
-            message=(
-                "You flipped the kernel, as mathematicians do in a convolution. Deep learning says convolution but "
-                "means cross-correlation: use the kernel as it is, with its upper left number on the window's upper "
-                "left pixel."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "kernel on its side",
-            "- out[o, i, j] = np.sum(window * kernels[o])",
-            "+ out[o, i, j] = np.sum(window * kernels[o].swapaxes(1, 2))",
-            message="You swapped the rows and columns of the kernel.",
-            hint=3,
-        ),
-        Slip(
-            "no stride",
-            '  """Slide kernels [O, C, K, K] over an image [C, H, W]. Returns [O, H\', W\']."""',
-            "+ stride = 1",
-            message="You ignore the stride: the kernel stops only at every `stride`-th pixel.",
-        ),
-        Slip(
-            "stride only in the size",
-            "- top, left = i * stride, j * stride",
-            "+ top, left = i, j",
-            message=(
-                "The output has the right size, but your windows start one pixel apart. The window for row i starts "
-                "at row `i * stride`."
-            ),
-        ),
-        Slip(
-            "no padding",
-            "- padded = np.pad(image, ((0, 0), (padding, padding), (padding, padding)))",
-            "+ padded = image",
-            message="You ignore the padding: there should be zeros around the image.",
-            hint=2,
-        ),
-        Slip(
-            "one channel",
-            "- out[o, i, j] = np.sum(window * kernels[o])",
-            "+ out[o, i, j] = np.sum(window[0] * kernels[o, 0])",
-            message=(
-                "You use only the first channel. A kernel has a K x K part for each channel, and all the products "
-                "go into one sum."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "one kernel",
-            "- out[o, i, j] = np.sum(window * kernels[o])",
-            "+ out[o, i, j] = np.sum(window * kernels[0])",
-            message="You used the first kernel for every output channel. Use `kernels[o]` for channel o.",
-            hint=3,
-        ),
-        Slip(
-            "mean",
-            "- out[o, i, j] = np.sum(window * kernels[o])",
-            "+ out[o, i, j] = np.mean(window * kernels[o])",
-            message="That is the mean of the products. Take their sum.",
-            hint=3,
-        ),
-        Slip(
-            "whole numbers",
-            "- out = np.zeros((len(kernels), down, across))",
-            "+ out = np.zeros((len(kernels), down, across), dtype=int)",
-            message=(
-                "An array of integers drops the decimals of everything you write into it. `np.zeros(shape)` without "
-                "a dtype has float64."
-            ),
-        ),
-        Slip(
-            "half the digits",
-            "- out = np.zeros((len(kernels), down, across))",
-            "+ out = np.zeros((len(kernels), down, across), dtype=np.float32)",
-            message=(
-                "float32 keeps only half of the digits, and the next cells compare up to the eleventh. "
-                "`np.zeros(shape)` without a dtype has float64."
-            ),
-        ),
+        r'''
+@ padded = np.pad(image, ((0, 0), (padding, padding), (padding, padding)))
+channels padded (2)
++ padded = np.pad(image, padding)
+! `np.pad(image, padding)` also adds channels of zeros. Give the padding of each axis: none for the channels.
+no padding (2)
++ padded = image
+! You ignore the padding: there should be zeros around the image.
+
+as wide as high
+- across = (padded.shape[2] - size) // stride + 1
++ across = (padded.shape[1] - size) // stride + 1
+! Your output is as wide as it is high. An image need not be square: compute W' from W.
+one stop too few
+- down = (padded.shape[1] - size) // stride + 1
+- across = (padded.shape[2] - size) // stride + 1
++ down = (padded.shape[1] - size) // stride
++ across = (padded.shape[2] - size) // stride
+! The last row and column of stops are missing: from start 0 to the last start there is one more stop than there are
+! steps, as in 08.1.
+
+@ out[o, i, j] = np.sum(window * kernels[o])
+flipped kernel (3)
++ out[o, i, j] = np.sum(window * kernels[o, :, ::-1, ::-1])
+! You flipped the kernel, as mathematicians do in a convolution. Deep learning says convolution but means
+! cross-correlation: use the kernel as it is, with its upper left number on the window's upper left pixel.
+kernel on its side (3)
++ out[o, i, j] = np.sum(window * kernels[o].swapaxes(1, 2))
+! You swapped the rows and columns of the kernel.
+one channel (2)
++ out[o, i, j] = np.sum(window[0] * kernels[o, 0])
+! You use only the first channel. A kernel has a K x K part for each channel, and all the products go into one sum.
+one kernel (3)
++ out[o, i, j] = np.sum(window * kernels[0])
+! You used the first kernel for every output channel. Use `kernels[o]` for channel o.
+mean (3)
++ out[o, i, j] = np.mean(window * kernels[o])
+! That is the mean of the products. Take their sum.
+
+no stride
+  """Slide kernels [O, C, K, K] over an image [C, H, W]. Returns [O, H', W']."""
++ stride = 1
+! You ignore the stride: the kernel stops only at every `stride`-th pixel.
+stride only in the size
+- top, left = i * stride, j * stride
++ top, left = i, j
+! The output has the right size, but your windows start one pixel apart. The window for row i starts at row `i *
+! stride`.
+
+@ out = np.zeros((len(kernels), down, across))
+whole numbers
++ out = np.zeros((len(kernels), down, across), dtype=int)
+! An array of integers drops the decimals of everything you write into it. `np.zeros(shape)` without a dtype has
+! float64.
+half the digits
++ out = np.zeros((len(kernels), down, across), dtype=np.float32)
+! float32 keeps only half of the digits, and the next cells compare up to the eleventh. `np.zeros(shape)` without a
+! dtype has float64.
+''',
     ),
     run=_digits_kept,
 )
@@ -318,68 +252,39 @@ IM2COL = Exercise(
     ),
     mistakes=slips(
         im2col,
-        Slip(
-            "only a reshape",
-            "- return windows.transpose(0, 3, 4, 1, 2).reshape(channels * size * size, down * across)",
-            "+ return windows.reshape(channels * size * size, down * across)",
-            message=(
-                "The shape is right, but the numbers are in the wrong places: reshape keeps the order in memory. "
-                "Move the axes with transpose first."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "windows as rows",
-            "- return windows.transpose(0, 3, 4, 1, 2).reshape(channels * size * size, down * across)",
-            "+ return windows.transpose(0, 3, 4, 1, 2).reshape(channels * size * size, down * across).T",
-            message="Your windows are rows. They should be columns.",
-        ),
-        Slip(
-            "channels inside",
-            "- return windows.transpose(0, 3, 4, 1, 2).reshape(channels * size * size, down * across)",
-            "+ return windows.transpose(3, 4, 0, 1, 2).reshape(channels * size * size, down * across)",
-            message=(
-                "With more than one channel your rows are in the wrong order. All numbers of channel 0 come first, "
-                "then those of channel 1, as in `kernels[o].ravel()`."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "windows on their side",
-            "- return windows.transpose(0, 3, 4, 1, 2).reshape(channels * size * size, down * across)",
-            "+ return windows.transpose(0, 4, 3, 1, 2).reshape(channels * size * size, down * across)",
-            message="Inside each window you swapped rows and columns.",
-            hint=2,
-        ),
-        Slip(
-            "column by column",
-            "- return windows.transpose(0, 3, 4, 1, 2).reshape(channels * size * size, down * across)",
-            "+ return windows.transpose(0, 3, 4, 2, 1).reshape(channels * size * size, down * across)",
-            message="Your stops follow column by column. They should go row by row.",
-            hint=2,
-        ),
-        Slip(
-            "no stride",
-            "- windows = windows[:, ::stride, ::stride]",
-            "+ windows = windows",
-            message="You have too many columns: keep only every stride-th stop, down and across.",
-            hint=2,
-        ),
-        Slip(
-            "no padding",
-            "- padded = np.pad(image, ((0, 0), (padding, padding), (padding, padding)))",
-            "+ padded = image",
-            message="The border of zeros is missing.",
-        ),
-        Slip(
-            "whole numbers",
-            "- return windows.transpose(0, 3, 4, 1, 2).reshape(channels * size * size, down * across)",
-            "+ return windows.transpose(0, 3, 4, 1, 2).reshape(channels * size * size, down * across).astype(int)",
-            message=(
-                "An array of integers drops all decimals. If you fill a matrix in a loop, begin with "
-                "`np.zeros(shape)`, which has float64."
-            ),
-        ),
+        r"""
+@ return windows.transpose(0, 3, 4, 1, 2).reshape(channels * size * size, down * across)
+only a reshape (2)
++ return windows.reshape(channels * size * size, down * across)
+! The shape is right, but the numbers are in the wrong places: reshape keeps the order in memory. Move the axes with
+! transpose first.
+windows as rows
++ return windows.transpose(0, 3, 4, 1, 2).reshape(channels * size * size, down * across).T
+! Your windows are rows. They should be columns.
+channels inside (2)
++ return windows.transpose(3, 4, 0, 1, 2).reshape(channels * size * size, down * across)
+! With more than one channel your rows are in the wrong order. All numbers of channel 0 come first, then those of
+! channel 1, as in `kernels[o].ravel()`.
+windows on their side (2)
++ return windows.transpose(0, 4, 3, 1, 2).reshape(channels * size * size, down * across)
+! Inside each window you swapped rows and columns.
+column by column (2)
++ return windows.transpose(0, 3, 4, 2, 1).reshape(channels * size * size, down * across)
+! Your stops follow column by column. They should go row by row.
+whole numbers
++ return windows.transpose(0, 3, 4, 1, 2).reshape(channels * size * size, down * across).astype(int)
+! An array of integers drops all decimals. If you fill a matrix in a loop, begin with `np.zeros(shape)`, which has
+! float64.
+
+no stride (2)
+- windows = windows[:, ::stride, ::stride]
++ windows = windows
+! You have too many columns: keep only every stride-th stop, down and across.
+no padding
+- padded = np.pad(image, ((0, 0), (padding, padding), (padding, padding)))
++ padded = image
+! The border of zeros is missing.
+""",
     ),
     run=_array,
     explain=(
@@ -445,62 +350,33 @@ COL2IM = Exercise(
     mistakes=(
         *slips(
             col2im,
-            Slip(
-                "overwrites",
-                "- padded[:, top : top + size, left : left + size] += windows[:, :, :, i, j]",
-                "+ padded[:, top : top + size, left : left + size] = windows[:, :, :, i, j]",
-                message=(
-                    "In your answer a pixel that several windows see keeps only the last window's gradient. Add "
-                    "with `+=`, one window at a time."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "minus no padding",
-                "- return padded[:, padding : padding + height, padding : padding + width]",
-                "+ return padded[:, padding:-padding, padding:-padding]",
-                message=(
-                    "With padding 0 the slice `padding:-padding` is `0:0`, which is empty. `padding:padding + H` "
-                    "cuts off the border for any padding."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "border",
-                "- return padded[:, padding : padding + height, padding : padding + width]",
-                "+ return padded",
-                message="You did not cut off the border: return an image of `shape`, without padding.",
-                hint=3,
-            ),
-            Slip(
-                "wrong corner",
-                "- return padded[:, padding : padding + height, padding : padding + width]",
-                "+ return padded[:, :height, :width]",
-                message=(
-                    "The shape is right, but you cut at the wrong end. The image starts `padding` rows and columns "
-                    "into the padded one."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "no stride",
-                "- top, left = i * stride, j * stride",
-                "+ top, left = i, j",
-                message=(
-                    "You placed the windows one pixel apart. Stop (i, j) begins at row `i * stride`, column `j * "
-                    "stride`."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "whole numbers",
-                "- return padded[:, padding : padding + height, padding : padding + width]",
-                "+ return padded[:, padding : padding + height, padding : padding + width].astype(int)",
-                message=(
-                    "Gradients have decimals, and an array of integers drops them. Begin with `np.zeros(shape)`, "
-                    "which has float64."
-                ),
-            ),
+            r"""
+overwrites (3)
+- padded[:, top : top + size, left : left + size] += windows[:, :, :, i, j]
++ padded[:, top : top + size, left : left + size] = windows[:, :, :, i, j]
+! In your answer a pixel that several windows see keeps only the last window's gradient. Add with `+=`, one window at a
+! time.
+
+@ return padded[:, padding : padding + height, padding : padding + width]
+minus no padding (3)
++ return padded[:, padding:-padding, padding:-padding]
+! With padding 0 the slice `padding:-padding` is `0:0`, which is empty. `padding:padding + H` cuts off the border for
+! any padding.
+border (3)
++ return padded
+! You did not cut off the border: return an image of `shape`, without padding.
+wrong corner (3)
++ return padded[:, :height, :width]
+! The shape is right, but you cut at the wrong end. The image starts `padding` rows and columns into the padded one.
+whole numbers
++ return padded[:, padding : padding + height, padding : padding + width].astype(int)
+! Gradients have decimals, and an array of integers drops them. Begin with `np.zeros(shape)`, which has float64.
+
+no stride (3)
+- top, left = i * stride, j * stride
++ top, left = i, j
+! You placed the windows one pixel apart. Stop (i, j) begins at row `i * stride`, column `j * stride`.
+""",
         ),
         Mistake(
             "all at once",
@@ -618,36 +494,26 @@ MAX_POOL = Exercise(
         ),
         *slips(
             max_pool_backward,
-            Slip(
-                "the maximum",
-                "- result[i * size + row, j * size + column] = grad[i, j]",
-                "+ result[i * size + row, j * size + column] = window[row, column]",
-                message="The winner gets the gradient `grad[i, j]`, not its own value.",
-                hint=3,
-            ),
-            Slip(
-                "row and column",
-                "- row, column = np.unravel_index(np.argmax(window), window.shape)",
-                "+ column, row = np.unravel_index(np.argmax(window), window.shape)",
-                message="You swapped the row and column of the winner.",
-                hint=2,
-            ),
-            Slip(
-                "begins at 0",
-                "- row, column = np.unravel_index(np.argmax(window), window.shape)",
-                "+ row, column = np.unravel_index(np.argmax(np.maximum(window, 0)), window.shape)",
-                message=(
-                    "In a window of negative numbers the largest is negative too. If you search for it, start from "
-                    "a pixel of the window or from -inf, not from 0."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "whole numbers",
-                "- result = np.zeros(image.shape)",
-                "+ result = np.zeros(image.shape, dtype=int)",
-                message=("A gradient has decimals, and an array of integers drops them. Use `np.zeros(image.shape)`."),
-            ),
+            r"""
+the maximum (3)
+- result[i * size + row, j * size + column] = grad[i, j]
++ result[i * size + row, j * size + column] = window[row, column]
+! The winner gets the gradient `grad[i, j]`, not its own value.
+
+@ row, column = np.unravel_index(np.argmax(window), window.shape)
+row and column (2)
++ column, row = np.unravel_index(np.argmax(window), window.shape)
+! You swapped the row and column of the winner.
+begins at 0 (2)
++ row, column = np.unravel_index(np.argmax(np.maximum(window, 0)), window.shape)
+! In a window of negative numbers the largest is negative too. If you search for it, start from a pixel of the window or
+! from -inf, not from 0.
+
+whole numbers
+- result = np.zeros(image.shape)
++ result = np.zeros(image.shape, dtype=int)
+! A gradient has decimals, and an array of integers drops them. Use `np.zeros(image.shape)`.
+""",
         ),
     ),
     run=_array,
@@ -713,186 +579,111 @@ BATCH_NORM = Exercise(
     ),
     mistakes=slips(
         batch_norm,
-        Slip(
-            "images counted, not numbers",
-            "- def batch_norm(x, running_mean, running_var, training, momentum=0.1, eps=1e-5):",
-            '-     """Normalize each channel of x [N, C, H, W]. Returns (y, running_mean, running_var)."""',
-            "-     if training:",
-            "-         mean, var = x.mean(axis=(0, 2, 3)), x.var(axis=(0, 2, 3))",
-            "-         n = x.size / x.shape[1]",
-            '+ @np.errstate(divide="ignore")',
-            "+ def batch_norm(x, running_mean, running_var, training, momentum=0.1, eps=1e-5):",
-            '+     """Normalize each channel of x [N, C, H, W]. Returns (y, running_mean, running_var)."""',
-            "+     if training:",
-            "+         mean, var = x.mean(axis=(0, 2, 3)), x.var(axis=(0, 2, 3))",
-            "+         n = len(x)",
-            message=("n is the count of numbers in a channel of the whole batch, N * H * W, not the count of images."),
-            hint=2,
-        ),
-        Slip(
-            "one image is not a batch",
-            "- if training:",
-            "+ if training and len(x) > 1:",
-            message=(
-                "A single image has a mean and a variance too, those of its pixels. Training uses and records them "
-                "for any number of images."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "unbiased used",
-            "  running_var = (1 - momentum) * running_var + momentum * var * n / (n - 1)",
-            "+ var = var * n / (n - 1)",
-            message=(
-                "You normalized the batch with the unbiased variance. To normalize, divide by n, as `x.var` does; n "
-                "- 1 is only for the running variance."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "biased variance recorded",
-            "- running_var = (1 - momentum) * running_var + momentum * var * n / (n - 1)",
-            "+ running_var = (1 - momentum) * running_var + momentum * var",
-            message=(
-                "y is right. The running variance should move towards the unbiased variance, because it will be "
-                "used for images outside this batch."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "one for all channels",
-            "- mean, var = x.mean(axis=(0, 2, 3)), x.var(axis=(0, 2, 3))",
-            "- n = x.size / x.shape[1]",
-            "+ mean, var = np.full(x.shape[1], x.mean()), np.full(x.shape[1], x.var())",
-            "+ n = x.size",
-            message="You use one mean for everything. Each channel has its own: leave out axis 1.",
-        ),
-        Slip(
-            "each image by itself",
-            "- mean, var = x.mean(axis=(0, 2, 3)), x.var(axis=(0, 2, 3))",
-            "- n = x.size / x.shape[1]",
-            "+ mean, var = x.mean(axis=(2, 3)), x.var(axis=(2, 3))",
-            "+ n = x[0, 0].size",
-            "- y = (x - mean[:, None, None]) / np.sqrt(var[:, None, None] + eps)",
-            "+ y = (x - mean[..., None, None]) / np.sqrt(var[..., None, None] + eps)",
-            message=(
-                "You normalized each image by itself, which is instance norm. Batch norm takes the mean over axis 0 "
-                "too."
-            ),
-        ),
-        Slip(
-            "ignores training",
-            "- if training:",
-            "+ if True:",
-            message=(
-                "`training` is ignored: the second case is an evaluation. There, normalize with the running "
-                "statistics and do not change them: `if training: ... else: ...`."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "always in evaluation",
-            "- if training:",
-            "+ if False:",
-            message=(
-                "`training` is ignored: with training=True, normalize with the batch's own mean and variance, and "
-                "move the running statistics: `if training: ... else: ...`."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "batch in evaluation",
-            "- mean, var = running_mean, running_var",
-            "+ mean, var = x.mean(axis=(0, 2, 3)), x.var(axis=(0, 2, 3))",
-            message=(
-                "In evaluation you used the batch's own statistics. Then the answer for an image would depend on "
-                "the other images in its batch."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "moves in evaluation",
-            "  mean, var = running_mean, running_var",
-            "+ running_mean = (1 - momentum) * mean + momentum * x.mean(axis=(0, 2, 3))",
-            "+ running_var = (1 - momentum) * var + momentum * x.var(axis=(0, 2, 3), ddof=1)",
-            message="Evaluation learns nothing: do not change the running statistics.",
-            hint=3,
-        ),
-        Slip(
-            "momentum for the old value",
-            "- running_mean = (1 - momentum) * running_mean + momentum * mean",
-            "- running_var = (1 - momentum) * running_var + momentum * var * n / (n - 1)",
-            "+ running_mean = momentum * running_mean + (1 - momentum) * mean",
-            "+ running_var = momentum * running_var + (1 - momentum) * var * n / (n - 1)",
-            message=(
-                "Here momentum is the weight of the *batch*, as in torch: running = 0.9 * running + 0.1 * batch. "
-                "(Elsewhere it is often the weight of the old value.)"
-            ),
-            hint=3,
-        ),
-        Slip(
-            "never moves",
-            "- running_mean = (1 - momentum) * running_mean + momentum * mean",
-            "- running_var = (1 - momentum) * running_var + momentum * var * n / (n - 1)",
-            "+ moved_mean = (1 - momentum) * running_mean + momentum * mean",
-            "+ moved_var = (1 - momentum) * running_var + momentum * var * n / (n - 1)",
-            message="Your running statistics do not move. In training they have to.",
-            hint=3,
-        ),
-        Slip(
-            "moved in training",
-            "  else:",
-            "      mean, var = running_mean, running_var",
-            "+ mean, var = running_mean, running_var",
-            message=(
-                "In training you normalized the batch with the running statistics. They are for evaluation; in "
-                "training use the batch's own mean and variance."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "no root",
-            "- y = (x - mean[:, None, None]) / np.sqrt(var[:, None, None] + eps)",
-            "+ y = (x - mean[:, None, None]) / (var[:, None, None] + eps)",
-            message="The root is missing: divide by the standard deviation, not by the variance.",
-            hint=3,
-        ),
-        Slip(
-            "changes your arrays",
-            "- running_mean = (1 - momentum) * running_mean + momentum * mean",
-            "- running_var = (1 - momentum) * running_var + momentum * var * n / (n - 1)",
-            "+ running_mean[:] = (1 - momentum) * running_mean + momentum * mean",
-            "+ running_var[:] = (1 - momentum) * running_var + momentum * var * n / (n - 1)",
-            message=(
-                "The arrays that you were given belong to the caller. `running_mean = ...` makes a new array; `+=` "
-                "and `[:] =` write into the caller's."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "only y",
-            "- return y, running_mean, running_var",
-            "+ return y",
-            message="Return three things: y and the two running arrays, even if they did not change.",
-            hint=3,
-        ),
-        Slip(
-            "eps outside",
-            "- y = (x - mean[:, None, None]) / np.sqrt(var[:, None, None] + eps)",
-            "+ y = (x - mean[:, None, None]) / (np.sqrt(var[:, None, None]) + eps)",
-            message="eps belongs under the root: add it to the variance.",
-            hint=3,
-        ),
-        Slip(
-            "ignores its settings",
-            '  """Normalize each channel of x [N, C, H, W]. Returns (y, running_mean, running_var)."""',
-            "+ momentum, eps = 0.1, 1e-5",
-            message=(
-                "Your answer is right only for the default settings: use the arguments `momentum` and `eps`, not "
-                "fixed numbers."
-            ),
-            hint=3,
-        ),
+        r'''
+images counted, not numbers (2)
+- def batch_norm(x, running_mean, running_var, training, momentum=0.1, eps=1e-5):
+-     """Normalize each channel of x [N, C, H, W]. Returns (y, running_mean, running_var)."""
+-     if training:
+-         mean, var = x.mean(axis=(0, 2, 3)), x.var(axis=(0, 2, 3))
+-         n = x.size / x.shape[1]
++ @np.errstate(divide="ignore")
++ def batch_norm(x, running_mean, running_var, training, momentum=0.1, eps=1e-5):
++     """Normalize each channel of x [N, C, H, W]. Returns (y, running_mean, running_var)."""
++     if training:
++         mean, var = x.mean(axis=(0, 2, 3)), x.var(axis=(0, 2, 3))
++         n = len(x)
+! n is the count of numbers in a channel of the whole batch, N * H * W, not the count of images.
+
+@ if training:
+one image is not a batch (3)
++ if training and len(x) > 1:
+! A single image has a mean and a variance too, those of its pixels. Training uses and records them for any number of
+! images.
+ignores training (3)
++ if True:
+! `training` is ignored: the second case is an evaluation. There, normalize with the running statistics and do not
+! change them: `if training: ... else: ...`.
+always in evaluation (3)
++ if False:
+! `training` is ignored: with training=True, normalize with the batch's own mean and variance, and move the running
+! statistics: `if training: ... else: ...`.
+
+unbiased used (2)
+  running_var = (1 - momentum) * running_var + momentum * var * n / (n - 1)
++ var = var * n / (n - 1)
+! You normalized the batch with the unbiased variance. To normalize, divide by n, as `x.var` does; n - 1 is only for the
+! running variance.
+biased variance recorded (2)
+- running_var = (1 - momentum) * running_var + momentum * var * n / (n - 1)
++ running_var = (1 - momentum) * running_var + momentum * var
+! y is right. The running variance should move towards the unbiased variance, because it will be used for images outside
+! this batch.
+one for all channels
+- mean, var = x.mean(axis=(0, 2, 3)), x.var(axis=(0, 2, 3))
+- n = x.size / x.shape[1]
++ mean, var = np.full(x.shape[1], x.mean()), np.full(x.shape[1], x.var())
++ n = x.size
+! You use one mean for everything. Each channel has its own: leave out axis 1.
+each image by itself
+- mean, var = x.mean(axis=(0, 2, 3)), x.var(axis=(0, 2, 3))
+- n = x.size / x.shape[1]
++ mean, var = x.mean(axis=(2, 3)), x.var(axis=(2, 3))
++ n = x[0, 0].size
+- y = (x - mean[:, None, None]) / np.sqrt(var[:, None, None] + eps)
++ y = (x - mean[..., None, None]) / np.sqrt(var[..., None, None] + eps)
+! You normalized each image by itself, which is instance norm. Batch norm takes the mean over axis 0 too.
+batch in evaluation (3)
+- mean, var = running_mean, running_var
++ mean, var = x.mean(axis=(0, 2, 3)), x.var(axis=(0, 2, 3))
+! In evaluation you used the batch's own statistics. Then the answer for an image would depend on the other images in
+! its batch.
+moves in evaluation (3)
+  mean, var = running_mean, running_var
++ running_mean = (1 - momentum) * mean + momentum * x.mean(axis=(0, 2, 3))
++ running_var = (1 - momentum) * var + momentum * x.var(axis=(0, 2, 3), ddof=1)
+! Evaluation learns nothing: do not change the running statistics.
+
+@ running_mean = (1 - momentum) * running_mean + momentum * mean
+@ running_var = (1 - momentum) * running_var + momentum * var * n / (n - 1)
+momentum for the old value (3)
++ running_mean = momentum * running_mean + (1 - momentum) * mean
++ running_var = momentum * running_var + (1 - momentum) * var * n / (n - 1)
+! Here momentum is the weight of the *batch*, as in torch: running = 0.9 * running + 0.1 * batch. (Elsewhere it is often
+! the weight of the old value.)
+never moves (3)
++ moved_mean = (1 - momentum) * running_mean + momentum * mean
++ moved_var = (1 - momentum) * running_var + momentum * var * n / (n - 1)
+! Your running statistics do not move. In training they have to.
+changes your arrays (3)
++ running_mean[:] = (1 - momentum) * running_mean + momentum * mean
++ running_var[:] = (1 - momentum) * running_var + momentum * var * n / (n - 1)
+! The arrays that you were given belong to the caller. `running_mean = ...` makes a new array; `+=` and `[:] =` write
+! into the caller's.
+
+moved in training (3)
+  else:
+      mean, var = running_mean, running_var
++ mean, var = running_mean, running_var
+! In training you normalized the batch with the running statistics. They are for evaluation; in training use the batch's
+! own mean and variance.
+
+@ y = (x - mean[:, None, None]) / np.sqrt(var[:, None, None] + eps)
+no root (3)
++ y = (x - mean[:, None, None]) / (var[:, None, None] + eps)
+! The root is missing: divide by the standard deviation, not by the variance.
+eps outside (3)
++ y = (x - mean[:, None, None]) / (np.sqrt(var[:, None, None]) + eps)
+! eps belongs under the root: add it to the variance.
+
+only y (3)
+- return y, running_mean, running_var
++ return y
+! Return three things: y and the two running arrays, even if they did not change.
+ignores its settings (3)
+  """Normalize each channel of x [N, C, H, W]. Returns (y, running_mean, running_var)."""
++ momentum, eps = 0.1, 1e-5
+! Your answer is right only for the default settings: use the arguments `momentum` and `eps`, not fixed numbers.
+''',
     ),
     run=_by_name,
 )
@@ -993,66 +784,36 @@ RESIDUAL_BLOCK = Exercise(
     ),
     mistakes=slips(
         residual_block,
-        Slip(
-            "no shortcut",
-            "- return T.relu(x + f)",
-            "+ return T.relu(f)",
-            message="You did not add x: that is a plain block.",
-            hint=2,
-        ),
-        Slip(
-            "relu before the sum",
-            "- return T.relu(x + f)",
-            "+ return x + T.relu(f)",
-            message="The relu has to come after the sum. In your order f can only increase x, never decrease it.",
-            hint=2,
-        ),
-        Slip(
-            "no relu at the end",
-            "- return T.relu(x + f)",
-            "+ return x + f",
-            message="The relu of the sum is missing.",
-            hint=2,
-        ),
-        Slip(
-            "no relu inside",
-            "- f = T.relu(bn1(conv1(x)))",
-            "+ f = bn1(conv1(x))",
-            message="The relu inside f is missing. Without it, conv1 and conv2 together are just one linear map.",
-        ),
-        Slip(
-            "adds the inner one",
-            "- f = T.relu(bn1(conv1(x)))",
-            "+ x = f = T.relu(bn1(conv1(x)))",
-            message="The shortcut starts at x, before conv1. If you reuse the name (`x = conv1(x)`), you lose it.",
-        ),
-        Slip(
-            "f twice",
-            "- return T.relu(x + f)",
-            "+ return T.relu(f + f)",
-            message=(
-                "That is f plus f. You used the name x for the result of f and lost the input: give f its own name."
-            ),
-        ),
-        Slip(
-            "one relu too many",
-            "- return T.relu(x + f)",
-            "+ return T.relu(x + T.relu(f))",
-            message=(
-                "You have a relu after bn2, before the sum. With it, f can only increase x, never decrease it. "
-                "There are just two relus: one inside f and one around the sum."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "without a graph",
-            "- return T.relu(x + f)",
-            "+ return T.Tensor(T.relu(x + f).data)",
-            message=(
-                "The numbers are right, but no gradient gets back to x: compute with the Tensors themselves, not "
-                "with their .data."
-            ),
-        ),
+        r"""
+@ return T.relu(x + f)
+no shortcut (2)
++ return T.relu(f)
+! You did not add x: that is a plain block.
+relu before the sum (2)
++ return x + T.relu(f)
+! The relu has to come after the sum. In your order f can only increase x, never decrease it.
+no relu at the end (2)
++ return x + f
+! The relu of the sum is missing.
+f twice
++ return T.relu(f + f)
+! That is f plus f. You used the name x for the result of f and lost the input: give f its own name.
+one relu too many (2)
++ return T.relu(x + T.relu(f))
+! You have a relu after bn2, before the sum. With it, f can only increase x, never decrease it. There are just two
+! relus: one inside f and one around the sum.
+without a graph
++ return T.Tensor(T.relu(x + f).data)
+! The numbers are right, but no gradient gets back to x: compute with the Tensors themselves, not with their .data.
+
+@ f = T.relu(bn1(conv1(x)))
+no relu inside
++ f = bn1(conv1(x))
+! The relu inside f is missing. Without it, conv1 and conv2 together are just one linear map.
+adds the inner one
++ x = f = T.relu(bn1(conv1(x)))
+! The shortcut starts at x, before conv1. If you reuse the name (`x = conv1(x)`), you lose it.
+""",
     ),
     run=_block_and_gradient,
 )
@@ -1087,100 +848,66 @@ BLOCK_PARAMETERS = Exercise(
     cases=((64, 64, 1), (64, 128, 2), (16, 16, 2), (3, 8, 1), (8, 3, 1), (7, 5, 3), (1, 1, 1), (8, 8, 3)),
     mistakes=slips(
         block_parameters,
-        Slip(
-            "convolution biases",
-            "- count = out_channels * in_channels * 3 * 3 + 2 * out_channels",
-            "- count += out_channels * out_channels * 3 * 3 + 2 * out_channels",
-            "+ count = out_channels * in_channels * 3 * 3 + 3 * out_channels",
-            "+ count += out_channels * out_channels * 3 * 3 + 3 * out_channels",
-            "- count += out_channels * in_channels + 2 * out_channels",
-            "+ count += out_channels * in_channels + 3 * out_channels",
-            message="These convolutions have no bias: the batch norm after each one would subtract it again.",
-        ),
-        Slip(
-            "no batch norms",
-            "- count = out_channels * in_channels * 3 * 3 + 2 * out_channels",
-            "- count += out_channels * out_channels * 3 * 3 + 2 * out_channels",
-            "+ count = out_channels * in_channels * 3 * 3",
-            "+ count += out_channels * out_channels * 3 * 3",
-            "- count += out_channels * in_channels + 2 * out_channels",
-            "+ count += out_channels * in_channels",
-            message="The batch norms are missing. Each has 2 parameters per channel.",
-            hint=2,
-        ),
-        Slip(
-            "no downsample",
-            "- if stride != 1 or in_channels != out_channels:",
-            "+ if False:",
-            message="If the shape changes, the shortcut has parameters too.",
-            hint=3,
-        ),
-        Slip(
-            "only by stride",
-            "- if stride != 1 or in_channels != out_channels:",
-            "+ if stride != 1:",
-            message="Even with stride 1 the shape changes if the channels differ: you cannot add 3 channels to 8.",
-            hint=3,
-        ),
-        Slip(
-            "only stride 2",
-            "- if stride != 1 or in_channels != out_channels:",
-            "+ if stride == 2 or in_channels != out_channels:",
-            message="A stride of 3 changes the shape as well, as every stride except 1 does.",
-            hint=3,
-        ),
-        Slip(
-            "only if both",
-            "- if stride != 1 or in_channels != out_channels:",
-            "+ if stride != 1 and in_channels != out_channels:",
-            message="One of the two is enough: a stride other than 1, *or* different channels.",
-            hint=3,
-        ),
-        Slip(
-            "one number per channel",
-            "- count = out_channels * in_channels * 3 * 3 + 2 * out_channels",
-            "- count += out_channels * out_channels * 3 * 3 + 2 * out_channels",
-            "+ count = out_channels * in_channels * 3 * 3 + 1 * out_channels",
-            "+ count += out_channels * out_channels * 3 * 3 + 1 * out_channels",
-            "- count += out_channels * in_channels + 2 * out_channels",
-            "+ count += out_channels * in_channels + 1 * out_channels",
-            message="A batch norm has two parameters per channel, a weight and a bias.",
-            hint=2,
-        ),
-        Slip(
-            "shortcut without norm",
-            "- count += out_channels * in_channels + 2 * out_channels",
-            "+ count += out_channels * in_channels",
-            message="There is a batch norm after the shortcut's convolution too.",
-            hint=3,
-        ),
-        Slip(
-            "always a downsample",
-            "- if stride != 1 or in_channels != out_channels:",
-            "+ if True:",
-            message="The shortcut has parameters only if the shape changes.",
-            hint=3,
-        ),
-        Slip(
-            "running statistics",
-            "- count = out_channels * in_channels * 3 * 3 + 2 * out_channels",
-            "- count += out_channels * out_channels * 3 * 3 + 2 * out_channels",
-            "+ count = out_channels * in_channels * 3 * 3 + 4 * out_channels",
-            "+ count += out_channels * out_channels * 3 * 3 + 4 * out_channels",
-            "- count += out_channels * in_channels + 2 * out_channels",
-            "+ count += out_channels * in_channels + 4 * out_channels",
-            message="Running means and variances are measured, not trained, so they are not parameters.",
-            hint=2,
-        ),
-        Slip(
-            "both from the input",
-            "- count += out_channels * out_channels * 3 * 3 + 2 * out_channels",
-            "+ count += out_channels * in_channels * 3 * 3 + 2 * out_channels",
-            message=(
-                "The input of the second convolution is the output of the first, so it goes from out_channels to "
-                "out_channels."
-            ),
-        ),
+        r"""
+convolution biases
+- count = out_channels * in_channels * 3 * 3 + 2 * out_channels
+- count += out_channels * out_channels * 3 * 3 + 2 * out_channels
++ count = out_channels * in_channels * 3 * 3 + 3 * out_channels
++ count += out_channels * out_channels * 3 * 3 + 3 * out_channels
+- count += out_channels * in_channels + 2 * out_channels
++ count += out_channels * in_channels + 3 * out_channels
+! These convolutions have no bias: the batch norm after each one would subtract it again.
+no batch norms (2)
+- count = out_channels * in_channels * 3 * 3 + 2 * out_channels
+- count += out_channels * out_channels * 3 * 3 + 2 * out_channels
++ count = out_channels * in_channels * 3 * 3
++ count += out_channels * out_channels * 3 * 3
+- count += out_channels * in_channels + 2 * out_channels
++ count += out_channels * in_channels
+! The batch norms are missing. Each has 2 parameters per channel.
+
+@ if stride != 1 or in_channels != out_channels:
+no downsample (3)
++ if False:
+! If the shape changes, the shortcut has parameters too.
+only by stride (3)
++ if stride != 1:
+! Even with stride 1 the shape changes if the channels differ: you cannot add 3 channels to 8.
+only stride 2 (3)
++ if stride == 2 or in_channels != out_channels:
+! A stride of 3 changes the shape as well, as every stride except 1 does.
+only if both (3)
++ if stride != 1 and in_channels != out_channels:
+! One of the two is enough: a stride other than 1, *or* different channels.
+always a downsample (3)
++ if True:
+! The shortcut has parameters only if the shape changes.
+
+one number per channel (2)
+- count = out_channels * in_channels * 3 * 3 + 2 * out_channels
+- count += out_channels * out_channels * 3 * 3 + 2 * out_channels
++ count = out_channels * in_channels * 3 * 3 + 1 * out_channels
++ count += out_channels * out_channels * 3 * 3 + 1 * out_channels
+- count += out_channels * in_channels + 2 * out_channels
++ count += out_channels * in_channels + 1 * out_channels
+! A batch norm has two parameters per channel, a weight and a bias.
+shortcut without norm (3)
+- count += out_channels * in_channels + 2 * out_channels
++ count += out_channels * in_channels
+! There is a batch norm after the shortcut's convolution too.
+running statistics (2)
+- count = out_channels * in_channels * 3 * 3 + 2 * out_channels
+- count += out_channels * out_channels * 3 * 3 + 2 * out_channels
++ count = out_channels * in_channels * 3 * 3 + 4 * out_channels
++ count += out_channels * out_channels * 3 * 3 + 4 * out_channels
+- count += out_channels * in_channels + 2 * out_channels
++ count += out_channels * in_channels + 4 * out_channels
+! Running means and variances are measured, not trained, so they are not parameters.
+both from the input
+- count += out_channels * out_channels * 3 * 3 + 2 * out_channels
++ count += out_channels * in_channels * 3 * 3 + 2 * out_channels
+! The input of the second convolution is the output of the first, so it goes from out_channels to out_channels.
+""",
     ),
 )
 
@@ -1252,62 +979,43 @@ OWN_LAYER = Exercise(
     cases=((2,), (1,)),
     mistakes=slips(
         own_layer,
-        Slip(
-            "one gradient",
-            "- return -slope, slope",
-            "+ return -slope",
-            message=(
-                "`backward` returns as many gradients as `apply` has inputs: one for x, and one for each parameter."
-            ),
-        ),
-        Slip(
-            "a factor",
-            "- slope = grad * 2 * ctx.distance * ctx.y",
-            "+ slope = grad * ctx.distance * ctx.y",
-            message="Differentiate the formula of your forward on paper once more.",
-            hint=3,
-        ),
-        Slip(
-            "the kit's operations",
-            "- return Bump.apply(x, self.center)",
-            "+ return T.exp(-((x - self.center) ** 2))",
-            message=(
-                "That is a fine layer, but the kit already knows all its gradients. Here you have to write the "
-                "backward pass yourself."
-            ),
-        ),
-        Slip(
-            "another twin",
-            "- return torch.exp(-((x - self.center) ** 2))",
-            "+ return torch.exp(-2 * ((x - self.center) ** 2))",
-            message="Your gradient is right for your forward, but the twin computes something else.",
-            hint=2,
-        ),
-        Slip(
-            "kept in the class",
-            "- ctx.distance = x - center",
-            "- ctx.y = np.exp(-(ctx.distance**2))",
-            "- return ctx.y",
-            "+ Bump.distance = x - center",
-            "+ Bump.y = np.exp(-(Bump.distance**2))",
-            "+ return Bump.y",
-            "- slope = grad * 2 * ctx.distance * ctx.y",
-            "+ slope = grad * 2 * Bump.distance * Bump.y",
-            message="Every call of forward has its own ctx, but all calls share the class.",
-        ),
-        Slip(
-            "a hard threshold",
-            "- ctx.y = np.exp(-(ctx.distance**2))",
-            "+ ctx.y = np.where(ctx.distance > 0, x, 0.0)",
-            "- slope = grad * 2 * ctx.distance * ctx.y",
-            "- return -slope, slope",
-            "+ slope = -grad * (ctx.distance > 0)",
-            "+ return -slope, 0 * slope",
-            message=(
-                "If a small change of the parameter changes nothing, there is no slope to follow: a switch cannot "
-                "learn. Return x minus the threshold, and 0 below it: then the slope is -1 above the threshold."
-            ),
-        ),
+        r"""
+one gradient
+- return -slope, slope
++ return -slope
+! `backward` returns as many gradients as `apply` has inputs: one for x, and one for each parameter.
+a factor (3)
+- slope = grad * 2 * ctx.distance * ctx.y
++ slope = grad * ctx.distance * ctx.y
+! Differentiate the formula of your forward on paper once more.
+the kit's operations
+- return Bump.apply(x, self.center)
++ return T.exp(-((x - self.center) ** 2))
+! That is a fine layer, but the kit already knows all its gradients. Here you have to write the backward pass yourself.
+another twin (2)
+- return torch.exp(-((x - self.center) ** 2))
++ return torch.exp(-2 * ((x - self.center) ** 2))
+! Your gradient is right for your forward, but the twin computes something else.
+kept in the class
+- ctx.distance = x - center
+- ctx.y = np.exp(-(ctx.distance**2))
+- return ctx.y
++ Bump.distance = x - center
++ Bump.y = np.exp(-(Bump.distance**2))
++ return Bump.y
+- slope = grad * 2 * ctx.distance * ctx.y
++ slope = grad * 2 * Bump.distance * Bump.y
+! Every call of forward has its own ctx, but all calls share the class.
+a hard threshold
+- ctx.y = np.exp(-(ctx.distance**2))
++ ctx.y = np.where(ctx.distance > 0, x, 0.0)
+- slope = grad * 2 * ctx.distance * ctx.y
+- return -slope, slope
++ slope = -grad * (ctx.distance > 0)
++ return -slope, 0 * slope
+! If a small change of the parameter changes nothing, there is no slope to follow: a switch cannot learn. Return x minus
+! the threshold, and 0 below it: then the slope is -1 above the threshold.
+""",
     ),
     run=examine_layer,
     explain="Every layer of every library is made like this, and few have been checked so thoroughly.",

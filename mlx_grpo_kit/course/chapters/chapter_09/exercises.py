@@ -4,7 +4,7 @@ from mlx_grpo_kit.autograd import compiled
 from mlx_grpo_kit.course.chapters.chapter_09.waiting import operations_waiting
 from mlx_grpo_kit.course.compare import Told
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
-from mlx_grpo_kit.course.slips import Slip, slips
+from mlx_grpo_kit.course.slips import slips
 from mlx_grpo_kit.runtime import mx
 
 
@@ -95,24 +95,18 @@ SGD = Exercise(
     mistakes=(
         *slips(
             sgd,
-            Slip(
-                "uphill",
-                "- return {name: value - lr * grads[name] for name, value in params.items()}",
-                "+ return {name: value + lr * grads[name] for name, value in params.items()}",
-                message="Your step goes uphill: a gradient points to where the loss grows.",
-            ),
-            Slip(
-                "no learning rate",
-                "- return {name: value - lr * grads[name] for name, value in params.items()}",
-                "+ return {name: value - grads[name] for name, value in params.items()}",
-                message="The learning rate is missing.",
-            ),
-            Slip(
-                "only the step",
-                "- return {name: value - lr * grads[name] for name, value in params.items()}",
-                "+ return {name: -lr * grads[name] for name, value in params.items()}",
-                message="That is only the step. Add it to the value.",
-            ),
+            r"""
+@ return {name: value - lr * grads[name] for name, value in params.items()}
+uphill
++ return {name: value + lr * grads[name] for name, value in params.items()}
+! Your step goes uphill: a gradient points to where the loss grows.
+no learning rate
++ return {name: value - grads[name] for name, value in params.items()}
+! The learning rate is missing.
+only the step
++ return {name: -lr * grads[name] for name, value in params.items()}
+! That is only the step. Add it to the value.
+""",
         ),
         Mistake(
             "by order",
@@ -203,91 +197,51 @@ DIGITS_LOSS = Exercise(
     + (_FAR_APART,),
     mistakes=slips(
         digits_loss,
-        Slip(
-            "no relu",
-            '- hidden = mx.maximum(images @ params["w1"] + params["b1"], 0)',
-            '+ hidden = images @ params["w1"] + params["b1"]',
-            message="The relu of the hidden layer is missing.",
-        ),
-        Slip(
-            "sum",
-            "- return (mx.logsumexp(logits, axis=1) - right).mean()",
-            "+ return (mx.logsumexp(logits, axis=1) - right).sum()",
-            message="Take the mean over the images, not the sum.",
-        ),
-        Slip(
-            "sign",
-            "- return (mx.logsumexp(logits, axis=1) - right).mean()",
-            "+ return (right - mx.logsumexp(logits, axis=1)).mean()",
-            message="That is the mean log-probability. The loss is its negative: logsumexp comes first.",
-        ),
-        Slip(
-            "over the wrong axis",
-            "- return (mx.logsumexp(logits, axis=1) - right).mean()",
-            "+ return (mx.logsumexp(logits, axis=0).sum() / len(labels) - right).mean()",
-            message="The sum runs over the scores of one image, axis 1.",
-        ),
-        Slip(
-            "no first bias",
-            '- hidden = mx.maximum(images @ params["w1"] + params["b1"], 0)',
-            '+ hidden = mx.maximum(images @ params["w1"], 0)',
-            message="The bias b1 is missing.",
-        ),
-        Slip(
-            "no second bias",
-            '- logits = hidden @ params["w2"] + params["b2"]',
-            '+ logits = hidden @ params["w2"]',
-            message="The bias b2 is missing.",
-        ),
-        Slip(
-            "overflows",
-            "- return (mx.logsumexp(logits, axis=1) - right).mean()",
-            "+ return (mx.log(mx.exp(logits).sum(axis=1)) - right).mean()",
-            message="exp(200) is infinite in float32. `mx.logsumexp` subtracts the largest score first (chapter 05).",
-        ),
-        Slip(
-            "logarithm of a probability",
-            "- return (mx.logsumexp(logits, axis=1) - right).mean()",
-            "+ return (mx.logsumexp(logits, axis=1) * 0 - mx.log(mx.exp(right - mx.logsumexp(logits, axis=1)))).mean()",
-            message=(
-                "A probability of exp(-200) is 0 in float32, and the logarithm of 0 is minus infinity. Subtract the "
-                "scores instead."
-            ),
-        ),
-        Slip(
-            "a little more than the probability",
-            "- return (mx.logsumexp(logits, axis=1) - right).mean()",
-            "+ return (-mx.log(mx.exp(right - mx.logsumexp(logits, axis=1)) + 1e-9)).mean()",
-            message=(
-                "You added something small to a probability before the logarithm. That hides how wrong a confident "
-                "answer is."
-            ),
-        ),
-        Slip(
-            "one largest score for all",
-            "- return (mx.logsumexp(logits, axis=1) - right).mean()",
-            "+ return (logits.max() + mx.log(mx.exp(logits - logits.max()).sum(axis=1)) - right).mean()",
-            message=(
-                "Each image has its own largest score. If you subtract the largest score of all images, exp gives 0 "
-                "everywhere in some rows."
-            ),
-        ),
-        Slip(
-            "relu at the end too",
-            '  logits = hidden @ params["w2"] + params["b2"]',
-            "+ logits = mx.maximum(logits, 0)",
-            message="There is no relu after the last layer: scores may be negative.",
-        ),
-        Slip(
-            "cut off",
-            "- return (mx.logsumexp(logits, axis=1) - right).mean()",
-            "+ return (mx.logsumexp(logits, axis=1) - right).mean().item()",
-            message=(
-                "`.item()` turns the loss into a Python float, which no longer depends on the parameters. Return "
-                "the array."
-            ),
-            hint=2,
-        ),
+        r"""
+@ hidden = mx.maximum(images @ params["w1"] + params["b1"], 0)
+no relu
++ hidden = images @ params["w1"] + params["b1"]
+! The relu of the hidden layer is missing.
+no first bias
++ hidden = mx.maximum(images @ params["w1"], 0)
+! The bias b1 is missing.
+
+@ return (mx.logsumexp(logits, axis=1) - right).mean()
+sum
++ return (mx.logsumexp(logits, axis=1) - right).sum()
+! Take the mean over the images, not the sum.
+sign
++ return (right - mx.logsumexp(logits, axis=1)).mean()
+! That is the mean log-probability. The loss is its negative: logsumexp comes first.
+over the wrong axis
++ return (mx.logsumexp(logits, axis=0).sum() / len(labels) - right).mean()
+! The sum runs over the scores of one image, axis 1.
+overflows
++ return (mx.log(mx.exp(logits).sum(axis=1)) - right).mean()
+! exp(200) is infinite in float32. `mx.logsumexp` subtracts the largest score first (chapter 05).
+logarithm of a probability
++ return (mx.logsumexp(logits, axis=1) * 0 - mx.log(mx.exp(right - mx.logsumexp(logits, axis=1)))).mean()
+! A probability of exp(-200) is 0 in float32, and the logarithm of 0 is minus infinity. Subtract the scores instead.
+a little more than the probability
++ return (-mx.log(mx.exp(right - mx.logsumexp(logits, axis=1)) + 1e-9)).mean()
+! You added something small to a probability before the logarithm. That hides how wrong a confident answer is.
+one largest score for all
++ return (logits.max() + mx.log(mx.exp(logits - logits.max()).sum(axis=1)) - right).mean()
+! Each image has its own largest score. If you subtract the largest score of all images, exp gives 0 everywhere in some
+! rows.
+cut off (2)
++ return (mx.logsumexp(logits, axis=1) - right).mean().item()
+! `.item()` turns the loss into a Python float, which no longer depends on the parameters. Return the array.
+
+no second bias
+- logits = hidden @ params["w2"] + params["b2"]
++ logits = hidden @ params["w2"]
+! The bias b2 is missing.
+relu at the end too
+  logits = hidden @ params["w2"] + params["b2"]
++ logits = mx.maximum(logits, 0)
+! There is no relu after the last layer: scores may be negative.
+""",
     ),
     run=_loss_and_gradients,
 )
@@ -356,55 +310,40 @@ TRAIN = Exercise(
     cases=drawn(1, _few_steps) + drawn(1, lambda rng: (_few_steps(rng)[0], _few_steps(rng)[1][:1]), seed=1),
     mistakes=slips(
         train,
-        Slip(
-            "never",
-            "- mx.eval(params, loss)",
-            "- losses.append(loss.item())",
-            "+ losses.append(loss)",
-            message="Your graph grows with every step. Evaluate inside the loop.",
-        ),
-        Slip(
-            "at the end",
-            "-     mx.eval(params, loss)",
-            "-     losses.append(loss.item())",
-            "- return params, losses",
-            "+     losses.append(loss)",
-            "+ mx.eval(params)",
-            "+ return params, [loss.item() for loss in losses]",
-            message="One `mx.eval` after the loop is too late: by then all steps are pending.",
-        ),
-        Slip(
-            "only the loss",
-            "- mx.eval(params, loss)",
-            message="You evaluated the losses but not the last parameters: no loss needed them.",
-            hint=2,
-        ),
-        Slip(
-            "only the parameters",
-            "-     mx.eval(params, loss)",
-            "-     losses.append(loss.item())",
-            "- return params, losses",
-            "+     mx.eval(params)",
-            "+     losses.append(loss)",
-            "+ return params, [loss.item() for loss in losses]",
-            message=(
-                "A loss that you keep for later waits too, and keeps everything it waits for in memory. Evaluate it "
-                "with the parameters."
-            ),
-        ),
-        Slip(
-            "losses as arrays",
-            "- losses.append(loss.item())",
-            "+ losses.append(loss)",
-            message="Use `.item()` for each loss, after the evaluation.",
-            hint=2,
-        ),
-        Slip(
-            "the first params",
-            "- params, loss = step(params, batch)",
-            "+ _, loss = step(params, batch)",
-            message="Each of your steps starts from the same parameters: pass the new ones to the next step.",
-        ),
+        r"""
+never
+- mx.eval(params, loss)
+- losses.append(loss.item())
++ losses.append(loss)
+! Your graph grows with every step. Evaluate inside the loop.
+
+@     mx.eval(params, loss)
+@     losses.append(loss.item())
+@ return params, losses
+at the end
++     losses.append(loss)
++ mx.eval(params)
++ return params, [loss.item() for loss in losses]
+! One `mx.eval` after the loop is too late: by then all steps are pending.
+only the parameters
++     mx.eval(params)
++     losses.append(loss)
++ return params, [loss.item() for loss in losses]
+! A loss that you keep for later waits too, and keeps everything it waits for in memory. Evaluate it with the
+! parameters.
+
+only the loss (2)
+- mx.eval(params, loss)
+! You evaluated the losses but not the last parameters: no loss needed them.
+losses as arrays (2)
+- losses.append(loss.item())
++ losses.append(loss)
+! Use `.item()` for each loss, after the evaluation.
+the first params
+- params, loss = step(params, batch)
++ _, loss = step(params, batch)
+! Each of your steps starts from the same parameters: pass the new ones to the next step.
+""",
     ),
     run=_watch_training,
 )
@@ -475,38 +414,29 @@ MAKE_LOSS = Exercise(
     mistakes=(
         *slips(
             make_loss,
-            Slip(
-                "outside",
-                "- def loss_fn(params):",
-                "-     outputs = model(params, x)",
-                "+ given = model(params, x)",
-                "+",
-                "+ def loss_fn(params):",
-                "+     outputs = given",
-                message=(
-                    "These are the outputs for the old parameters: you computed them before `loss_fn` got its own, "
-                    "or inside it with the outer `params`. For the gradient they are constants."
-                ),
-            ),
-            Slip(
-                "stopped",
-                "- outputs = model(params, x)",
-                "+ outputs = mx.stop_gradient(model(params, x))",
-                message="The value is right, but `mx.stop_gradient` cuts off its history.",
-            ),
-            Slip(
-                "through Python",
-                "- return (outputs - y).square().mean()",
-                "+ return (outputs - y).square().mean().item()",
-                message="`.item()` turns the loss into a float. Return the array.",
-            ),
-            Slip(
-                "sum",
-                "- return (outputs - y).square().mean()",
-                "+ return (outputs - y).square().sum()",
-                message="Take the mean, as before; only one line was in the wrong place.",
-                hint=2,
-            ),
+            r"""
+outside
+- def loss_fn(params):
+-     outputs = model(params, x)
++ given = model(params, x)
++
++ def loss_fn(params):
++     outputs = given
+! These are the outputs for the old parameters: you computed them before `loss_fn` got its own, or inside it with the
+! outer `params`. For the gradient they are constants.
+stopped
+- outputs = model(params, x)
++ outputs = mx.stop_gradient(model(params, x))
+! The value is right, but `mx.stop_gradient` cuts off its history.
+
+@ return (outputs - y).square().mean()
+through Python
++ return (outputs - y).square().mean().item()
+! `.item()` turns the loss into a float. Return the array.
+sum (2)
++ return (outputs - y).square().sum()
+! Take the mean, as before; only one line was in the wrong place.
+""",
         ),
         Mistake(
             "half of it",
@@ -580,70 +510,49 @@ MOMENTUM = Exercise(
     cases=drawn(3, _momentum_case),
     mistakes=slips(
         momentum_step,
-        Slip(
-            "the old velocity",
-            "- velocity = {name: 0.9 * velocity[name] + grads[name] for name in params}",
-            "+ new = {name: 0.9 * velocity[name] + grads[name] for name in params}",
-            "- return params, velocity",
-            "+ return params, new",
-            message="Move the parameters with the *new* velocity.",
-        ),
-        Slip(
-            "forgets the velocity",
-            "- return params, velocity",
-            "+ return params",
-            message="Return the velocity too: the next step starts from it.",
-        ),
-        Slip(
-            "swapped",
-            "- return params, velocity",
-            "+ return velocity, params",
-            message="The parameters come first in the tuple.",
-        ),
-        Slip(
-            "no memory",
-            "- velocity = {name: 0.9 * velocity[name] + grads[name] for name in params}",
-            "+ velocity = {name: grads[name] for name in params}",
-            message="That is plain SGD: 0.9 of the old velocity is missing.",
-        ),
-        Slip(
-            "averaged",
-            "- velocity = {name: 0.9 * velocity[name] + grads[name] for name in params}",
-            "+ velocity = {name: 0.9 * velocity[name] + 0.1 * grads[name] for name in params}",
-            message="Add the whole gradient, not a tenth of it.",
-        ),
-        Slip(
-            "a number",
-            "- params = {name: params[name] - lr * velocity[name] for name in params}",
-            "+ params = {name: params[name] - lr.item() * velocity[name] for name in params}",
-            message=(
-                "`.item()` needs a number, but while MLX compiles there are only placeholders. Compute with the array."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "a fixed rate",
-            "- params = {name: params[name] - lr * velocity[name] for name in params}",
-            "+ params = {name: params[name] - 0.1 * velocity[name] for name in params}",
-            message="The learning rate is an argument: use lr.",
-        ),
-        Slip(
-            "by order",
-            "- velocity = {name: 0.9 * velocity[name] + grads[name] for name in params}",
-            "+ velocity = {name: 0.9 * old + grad for name, old, grad in zip(params, velocity.values(), grads.values())}",  # noqa: E501
-            message="Look up gradients by name: they may come in a different order.",
-        ),
-        Slip(
-            "lr in the velocity",
-            "- velocity = {name: 0.9 * velocity[name] + grads[name] for name in params}",
-            "- params = {name: params[name] - lr * velocity[name] for name in params}",
-            "+ velocity = {name: 0.9 * velocity[name] + lr * grads[name] for name in params}",
-            "+ params = {name: params[name] - velocity[name] for name in params}",
-            message=(
-                "That is a different momentum: the learning rate is part of its velocity, so a new rate acts late. "
-                "Here the velocity collects plain gradients."
-            ),
-        ),
+        r"""
+the old velocity
+- velocity = {name: 0.9 * velocity[name] + grads[name] for name in params}
++ new = {name: 0.9 * velocity[name] + grads[name] for name in params}
+- return params, velocity
++ return params, new
+! Move the parameters with the *new* velocity.
+
+@ return params, velocity
+forgets the velocity
++ return params
+! Return the velocity too: the next step starts from it.
+swapped
++ return velocity, params
+! The parameters come first in the tuple.
+
+@ velocity = {name: 0.9 * velocity[name] + grads[name] for name in params}
+no memory
++ velocity = {name: grads[name] for name in params}
+! That is plain SGD: 0.9 of the old velocity is missing.
+averaged
++ velocity = {name: 0.9 * velocity[name] + 0.1 * grads[name] for name in params}
+! Add the whole gradient, not a tenth of it.
+by order
++ velocity = {name: 0.9 * old + grad for name, old, grad in zip(params, velocity.values(), grads.values())}
+! Look up gradients by name: they may come in a different order.
+
+@ params = {name: params[name] - lr * velocity[name] for name in params}
+a number (2)
++ params = {name: params[name] - lr.item() * velocity[name] for name in params}
+! `.item()` needs a number, but while MLX compiles there are only placeholders. Compute with the array.
+a fixed rate
++ params = {name: params[name] - 0.1 * velocity[name] for name in params}
+! The learning rate is an argument: use lr.
+
+lr in the velocity
+- velocity = {name: 0.9 * velocity[name] + grads[name] for name in params}
+- params = {name: params[name] - lr * velocity[name] for name in params}
++ velocity = {name: 0.9 * velocity[name] + lr * grads[name] for name in params}
++ params = {name: params[name] - velocity[name] for name in params}
+! That is a different momentum: the learning rate is part of its velocity, so a new rate acts late. Here the velocity
+! collects plain gradients.
+""",
     ),
     run=_compiled_twice,
 )
@@ -718,62 +627,36 @@ GATED_SILU = Exercise(
     ),
     mistakes=slips(
         gated_silu_rule,
-        Slip(
-            "no cotangent",
-            "- return cotangent * up * s * (1 + gate * (1 - s)), cotangent * gate * s",
-            "+ return up * s * (1 + gate * (1 - s)), gate * s",
-            message="The cotangent is missing: a rule multiplies the gradient of its output by its own slope.",
-        ),
-        Slip(
-            "slope without up",
-            "- return cotangent * up * s * (1 + gate * (1 - s)), cotangent * gate * s",
-            "+ return cotangent * s * (1 + gate * (1 - s)), cotangent * gate * s",
-            message="Multiply the slope of silu by up: the output is silu(gate) * up.",
-            hint=2,
-        ),
-        Slip(
-            "swapped",
-            "- gate, up = primals",
-            "+ up, gate = primals",
-            message="`primals` is (gate, up), in this order.",
-        ),
-        Slip(
-            "half of the product rule",
-            "- return cotangent * up * s * (1 + gate * (1 - s)), cotangent * gate * s",
-            "+ return cotangent * up * s, cotangent * gate * s",
-            message="gate occurs twice in silu, before the sigmoid and inside it, so it has two paths to the output.",
-            hint=2,
-        ),
-        Slip(
-            "of the wrong input",
-            "- return cotangent * up * s * (1 + gate * (1 - s)), cotangent * gate * s",
-            "+ return cotangent * up * s * (1 + gate * (1 - s)), cotangent * up * s",
-            message="The gradient of up is the cotangent times the other factor, silu(gate).",
-            hint=2,
-        ),
-        Slip(
-            "divides by up",
-            "- return cotangent * up * s * (1 + gate * (1 - s)), cotangent * gate * s",
-            "+ return cotangent * up * s * (1 + gate * (1 - s)), cotangent * output / up",
-            message="output / up is silu(gate), unless up is 0.",
-            hint=2,
-        ),
-        Slip(
-            "overflows",
-            "- s = mx.sigmoid(gate)",
-            "+ s = mx.exp(gate) / (1 + mx.exp(gate))",
-            message="exp(200) is infinite, and infinity divided by infinity is nan. `mx.sigmoid` avoids that.",
-            hint=2,
-        ),
-        Slip(
-            "uses the output",
-            "- return cotangent * up * s * (1 + gate * (1 - s)), cotangent * gate * s",
-            "+ return cotangent * up * s * (1 + gate * (1 - s)), cotangent * output",
-            message=(
-                "The output already contains the factor up. The gradient of up is the cotangent times silu(gate) alone."
-            ),
-            hint=2,
-        ),
+        r"""
+@ return cotangent * up * s * (1 + gate * (1 - s)), cotangent * gate * s
+no cotangent
++ return up * s * (1 + gate * (1 - s)), gate * s
+! The cotangent is missing: a rule multiplies the gradient of its output by its own slope.
+slope without up (2)
++ return cotangent * s * (1 + gate * (1 - s)), cotangent * gate * s
+! Multiply the slope of silu by up: the output is silu(gate) * up.
+half of the product rule (2)
++ return cotangent * up * s, cotangent * gate * s
+! gate occurs twice in silu, before the sigmoid and inside it, so it has two paths to the output.
+of the wrong input (2)
++ return cotangent * up * s * (1 + gate * (1 - s)), cotangent * up * s
+! The gradient of up is the cotangent times the other factor, silu(gate).
+divides by up (2)
++ return cotangent * up * s * (1 + gate * (1 - s)), cotangent * output / up
+! output / up is silu(gate), unless up is 0.
+uses the output (2)
++ return cotangent * up * s * (1 + gate * (1 - s)), cotangent * output
+! The output already contains the factor up. The gradient of up is the cotangent times silu(gate) alone.
+
+swapped
+- gate, up = primals
++ up, gate = primals
+! `primals` is (gate, up), in this order.
+overflows (2)
+- s = mx.sigmoid(gate)
++ s = mx.exp(gate) / (1 + mx.exp(gate))
+! exp(200) is infinite, and infinity divided by infinity is nan. `mx.sigmoid` avoids that.
+""",
     ),
     run=_as_custom_function,
     explain=(
@@ -860,46 +743,26 @@ CURVATURE = Exercise(
     mistakes=(
         *slips(
             curvature_along,
-            Slip(
-                "of x",
-                "- return mx.grad(lambda y: (mx.grad(loss_fn)(y) * v).sum())(x)",
-                "+ return mx.grad(lambda y: (mx.grad(loss_fn)(x) * v).sum())(x)",
-                message=(
-                    "You took the inner gradient at x and not at the argument of the function, so for the outer "
-                    "gradient it is a constant. This is the loss that forgot its parameters, once more."
-                ),
-            ),
-            Slip(
-                "the loss itself",
-                "- return mx.grad(lambda y: (mx.grad(loss_fn)(y) * v).sum())(x)",
-                "+ return mx.grad(lambda y: loss_fn(y) * v.sum())(x)",
-                message=(
-                    "That is the gradient of the loss. Take the gradient of the slope along v instead, which comes "
-                    "from `mx.grad(loss_fn)(y)`."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "no vector",
-                "- return mx.grad(lambda y: (mx.grad(loss_fn)(y) * v).sum())(x)",
-                "+ return mx.grad(lambda y: (mx.grad(loss_fn)(y)).sum())(x)",
-                message="v is missing: multiply the gradient by it before you sum.",
-                hint=2,
-            ),
-            Slip(
-                "squared",
-                "- return mx.grad(lambda y: (mx.grad(loss_fn)(y) * v).sum())(x)",
-                "+ return mx.grad(lambda y: (mx.grad(loss_fn)(y) ** 2 * v).sum())(x)",
-                message="Use the gradient as it is: differentiate its sum, weighted with v.",
-                hint=2,
-            ),
-            Slip(
-                "at v",
-                "- return mx.grad(lambda y: (mx.grad(loss_fn)(y) * v).sum())(x)",
-                "+ return mx.grad(lambda y: (mx.grad(loss_fn)(y) * v).sum())(v)",
-                message="Take the outer gradient at x; v is the direction.",
-                hint=2,
-            ),
+            r"""
+@ return mx.grad(lambda y: (mx.grad(loss_fn)(y) * v).sum())(x)
+of x
++ return mx.grad(lambda y: (mx.grad(loss_fn)(x) * v).sum())(x)
+! You took the inner gradient at x and not at the argument of the function, so for the outer gradient it is a constant.
+! This is the loss that forgot its parameters, once more.
+the loss itself (2)
++ return mx.grad(lambda y: loss_fn(y) * v.sum())(x)
+! That is the gradient of the loss. Take the gradient of the slope along v instead, which comes from
+! `mx.grad(loss_fn)(y)`.
+no vector (2)
++ return mx.grad(lambda y: (mx.grad(loss_fn)(y)).sum())(x)
+! v is missing: multiply the gradient by it before you sum.
+squared (2)
++ return mx.grad(lambda y: (mx.grad(loss_fn)(y) ** 2 * v).sum())(x)
+! Use the gradient as it is: differentiate its sum, weighted with v.
+at v (2)
++ return mx.grad(lambda y: (mx.grad(loss_fn)(y) * v).sum())(v)
+! Take the outer gradient at x; v is the direction.
+""",
         ),
         Mistake(
             "the diagonal",

@@ -6,7 +6,7 @@ import numpy as np
 
 from mlx_grpo_kit.course.compare import Told, same
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
-from mlx_grpo_kit.course.slips import Slip, slips
+from mlx_grpo_kit.course.slips import slips
 from mlx_grpo_kit.runtime import mx
 
 
@@ -93,42 +93,24 @@ EMBEDDING = Exercise(
     ),
     mistakes=slips(
         embedding,
-        Slip(
-            "columns",
-            "- return weight[input_ids]",
-            "+ return weight[:, input_ids % weight.shape[1]]",
-            message="`[:, ids]` takes columns. A token's vector is a row: `weight[ids]`.",
-            hint=2,
-        ),
-        Slip(
-            "one after the other",
-            "- return weight[input_ids]",
-            "+ return weight[input_ids.reshape(-1)]",
-            message=(
-                "The rows are right, but in one long list. Each row of the batch keeps its own rows: the shape is [B, "
-                "T, hidden]."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "first row only",
-            "- return weight[input_ids]",
-            "+ return weight[input_ids[0]]",
-            message="That is only the first row of the batch.",
-            hint=2,
-        ),
-        Slip(
-            "counted from 1",
-            "- return weight[input_ids]",
-            "+ return weight[input_ids - 1]",
-            message="Ids count from 0, as rows do.",
-        ),
-        Slip(
-            "ids as numbers",
-            "- return weight[input_ids]",
-            "+ return input_ids[:, :, None] * weight[0]",
-            message="An id is a name, not an amount: token 6 is not twice token 3. Take row 6.",
-        ),
+        r"""
+@ return weight[input_ids]
+columns (2)
++ return weight[:, input_ids % weight.shape[1]]
+! `[:, ids]` takes columns. A token's vector is a row: `weight[ids]`.
+one after the other (2)
++ return weight[input_ids.reshape(-1)]
+! The rows are right, but in one long list. Each row of the batch keeps its own rows: the shape is [B, T, hidden].
+first row only (2)
++ return weight[input_ids[0]]
+! That is only the first row of the batch.
+counted from 1
++ return weight[input_ids - 1]
+! Ids count from 0, as rows do.
+ids as numbers
++ return input_ids[:, :, None] * weight[0]
+! An id is a name, not an amount: token 6 is not twice token 3. Take row 6.
+""",
     ),
     run=_with_gradients(embedding, 0),
 )
@@ -170,42 +152,28 @@ EMBEDDING_BACKWARD = Exercise(
     ),
     mistakes=slips(
         embedding_backward,
-        Slip(
-            "the last one stays",
-            "- return zeros.at[input_ids].add(grad)",
-            "+ zeros[input_ids] = grad",
-            "+ return zeros",
-            message="A row that was used several times has the gradient of only one use: all of them have to add up.",
-        ),
-        Slip(
-            "the mean of all",
-            "- return zeros.at[input_ids].add(grad)",
-            "+ counts = mx.zeros((num_rows, 1)).at[input_ids].add(mx.ones((*input_ids.shape, 1)))",
-            "+ return zeros.at[input_ids].add(grad) / mx.maximum(counts, 1)",
-            message="Those are means. Two paths to the loss count twice as much as one: add, and do not divide.",
-        ),
-        Slip(
-            "the largest",
-            "- return zeros.at[input_ids].add(grad)",
-            "+ return zeros.at[input_ids].maximum(grad)",
-            message="Here one of a row's gradients replaces the others. All of them count: add them.",
-        ),
-        Slip(
-            "looked up",
-            "- return zeros.at[input_ids].add(grad)",
-            "+ return grad.reshape(-1, grad.shape[-1])[input_ids % len(grad)]",
-            message=(
-                "That reads rows at the ids. The backward pass goes the other way: a gradient is written to the row "
-                "at its id."
-            ),
-        ),
-        Slip(
-            "one too many",
-            "- zeros = mx.zeros((num_rows, grad.shape[-1]))",
-            "+ zeros = mx.zeros((num_rows + 1, grad.shape[-1]))",
-            message="The gradient has the shape of the matrix: num_rows rows.",
-            hint=2,
-        ),
+        r"""
+@ return zeros.at[input_ids].add(grad)
+the last one stays
++ zeros[input_ids] = grad
++ return zeros
+! A row that was used several times has the gradient of only one use: all of them have to add up.
+the mean of all
++ counts = mx.zeros((num_rows, 1)).at[input_ids].add(mx.ones((*input_ids.shape, 1)))
++ return zeros.at[input_ids].add(grad) / mx.maximum(counts, 1)
+! Those are means. Two paths to the loss count twice as much as one: add, and do not divide.
+the largest
++ return zeros.at[input_ids].maximum(grad)
+! Here one of a row's gradients replaces the others. All of them count: add them.
+looked up
++ return grad.reshape(-1, grad.shape[-1])[input_ids % len(grad)]
+! That reads rows at the ids. The backward pass goes the other way: a gradient is written to the row at its id.
+
+one too many (2)
+- zeros = mx.zeros((num_rows, grad.shape[-1]))
++ zeros = mx.zeros((num_rows + 1, grad.shape[-1]))
+! The gradient has the shape of the matrix: num_rows rows.
+""",
     ),
     run=_without_grad,
     explain=(
@@ -278,98 +246,54 @@ RMS_NORM = Exercise(
     ),
     mistakes=slips(
         rms_norm,
-        Slip(
-            "eps outside of the root",
-            "- return x / mx.sqrt(mean_square + eps) * weight",
-            "+ return x / (mx.sqrt(mean_square) + eps) * weight",
-            message=(
-                "eps is outside the root. Inside, an eps of 1e-6 counts like numbers of size 1e-3; outside, like "
-                "numbers of size 1e-6. The difference is small, but it is a different model."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "eps times the weight",
-            "- return x / mx.sqrt(mean_square + eps) * weight",
-            "+ return x / mx.sqrt(mean_square) * weight + eps",
-            message="eps is added to the result. It belongs under the root, added to the mean.",
-            hint=2,
-        ),
-        Slip(
-            "eps left out",
-            "- return x / mx.sqrt(mean_square + eps) * weight",
-            "+ return x / mx.sqrt(mean_square) * weight",
-            message="Without eps a vector of zeros becomes 0 / 0, nan, and small vectors are not kept small.",
-            hint=2,
-        ),
-        Slip(
-            "eps of its own",
-            "- return x / mx.sqrt(mean_square + eps) * weight",
-            "+ return x / mx.sqrt(mean_square + 1e-6) * weight",
-            message="eps was ignored: 1e-6 is Qwen3's value, and other models have other values.",
-            hint=2,
-        ),
-        Slip(
-            "layer norm",
-            '  """x / sqrt(mean(x^2) + eps) * weight over the last axis. x [..., n], weight [n]."""',
-            "+ x = x - mx.mean(x, axis=-1, keepdims=True)",
-            message="The mean was subtracted first: that is layer norm. RMSNorm does not subtract it.",
-        ),
-        Slip(
-            "the standard deviation",
-            "- mean_square = mx.mean(x * x, axis=-1, keepdims=True)",
-            "+ mean_square = mx.var(x, axis=-1, keepdims=True)",
-            message=(
-                "`mx.var` measures distances from the mean. RMSNorm measures from 0: the mean of the squares "
-                "themselves."
-            ),
-        ),
-        Slip(
-            "the sum",
-            "- mean_square = mx.mean(x * x, axis=-1, keepdims=True)",
-            "+ mean_square = mx.sum(x * x, axis=-1, keepdims=True)",
-            message="That is the sum of the squares: the results would shrink as vectors get longer. Take the mean.",
-        ),
-        Slip(
-            "no root",
-            "- return x / mx.sqrt(mean_square + eps) * weight",
-            "+ return x / (mean_square + eps) * weight",
-            message="The root is missing.",
-        ),
-        Slip(
-            "no weight",
-            "- return x / mx.sqrt(mean_square + eps) * weight",
-            "+ return x / mx.sqrt(mean_square + eps)",
-            message="The weights are missing: each of the n numbers has one.",
-            hint=2,
-        ),
-        Slip(
-            "weight first",
-            '  """x / sqrt(mean(x^2) + eps) * weight over the last axis. x [..., n], weight [n]."""',
-            "+ x = x * weight",
-            "- return x / mx.sqrt(mean_square + eps) * weight",
-            "+ return x / mx.sqrt(mean_square + eps)",
-            message=(
-                "The weights were multiplied in before the norm, and the norm partly divides by them again. They come "
-                "last."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "over everything",
-            "- mean_square = mx.mean(x * x, axis=-1, keepdims=True)",
-            "+ mean_square = mx.mean(x * x)",
-            message=(
-                "That is one mean for the whole array: the tokens of a text would change each other. Each vector has "
-                "its own, axis=-1."
-            ),
-        ),
-        Slip(
-            "over the first axis",
-            "- mean_square = mx.mean(x * x, axis=-1, keepdims=True)",
-            "+ mean_square = mx.mean(x * x, axis=0, keepdims=True)",
-            message="The mean is taken along the first axis, over different tokens. Take it along the last axis.",
-        ),
+        r'''
+@ return x / mx.sqrt(mean_square + eps) * weight
+eps outside of the root (2)
++ return x / (mx.sqrt(mean_square) + eps) * weight
+! eps is outside the root. Inside, an eps of 1e-6 counts like numbers of size 1e-3; outside, like numbers of size 1e-6.
+! The difference is small, but it is a different model.
+eps times the weight (2)
++ return x / mx.sqrt(mean_square) * weight + eps
+! eps is added to the result. It belongs under the root, added to the mean.
+eps left out (2)
++ return x / mx.sqrt(mean_square) * weight
+! Without eps a vector of zeros becomes 0 / 0, nan, and small vectors are not kept small.
+eps of its own (2)
++ return x / mx.sqrt(mean_square + 1e-6) * weight
+! eps was ignored: 1e-6 is Qwen3's value, and other models have other values.
+no root
++ return x / (mean_square + eps) * weight
+! The root is missing.
+no weight (2)
++ return x / mx.sqrt(mean_square + eps)
+! The weights are missing: each of the n numbers has one.
+
+layer norm
+  """x / sqrt(mean(x^2) + eps) * weight over the last axis. x [..., n], weight [n]."""
++ x = x - mx.mean(x, axis=-1, keepdims=True)
+! The mean was subtracted first: that is layer norm. RMSNorm does not subtract it.
+
+@ mean_square = mx.mean(x * x, axis=-1, keepdims=True)
+the standard deviation
++ mean_square = mx.var(x, axis=-1, keepdims=True)
+! `mx.var` measures distances from the mean. RMSNorm measures from 0: the mean of the squares themselves.
+the sum
++ mean_square = mx.sum(x * x, axis=-1, keepdims=True)
+! That is the sum of the squares: the results would shrink as vectors get longer. Take the mean.
+over everything
++ mean_square = mx.mean(x * x)
+! That is one mean for the whole array: the tokens of a text would change each other. Each vector has its own, axis=-1.
+over the first axis
++ mean_square = mx.mean(x * x, axis=0, keepdims=True)
+! The mean is taken along the first axis, over different tokens. Take it along the last axis.
+
+weight first (2)
+  """x / sqrt(mean(x^2) + eps) * weight over the last axis. x [..., n], weight [n]."""
++ x = x * weight
+- return x / mx.sqrt(mean_square + eps) * weight
++ return x / mx.sqrt(mean_square + eps)
+! The weights were multiplied in before the norm, and the norm partly divides by them again. They come last.
+''',
     ),
     run=_with_gradients(rms_norm, 0, 1),
     explain="The kit calls `mx.fast.rms_norm`, one kernel in place of five, with the same results as yours.",
@@ -418,90 +342,48 @@ MLP = Exercise(
     ),
     mistakes=slips(
         mlp,
-        Slip(
-            "x added",
-            "- return (gate * mx.sigmoid(gate) * up) @ down_weight.T",
-            "+ return x + (gate * mx.sigmoid(gate) * up) @ down_weight.T",
-            message="x itself is added. The shortcut goes around the whole part and does not belong inside the MLP.",
-        ),
-        Slip(
-            "silu on both",
-            "- return (gate * mx.sigmoid(gate) * up) @ down_weight.T",
-            "+ return (gate * mx.sigmoid(gate) * up * mx.sigmoid(up)) @ down_weight.T",
-            message="silu is applied to both branches. `up` has no silu.",
-            hint=2,
-        ),
-        Slip(
-            "gate and up swapped",
-            "- return (gate * mx.sigmoid(gate) * up) @ down_weight.T",
-            "+ return (up * mx.sigmoid(up) * gate) @ down_weight.T",
-            message=(
-                "silu is applied to the wrong branch: it belongs to the gate. (Their shapes are the same, so a swap "
-                "raises no error.)"
-            ),
-            hint=2,
-        ),
-        Slip(
-            "sigmoid for silu",
-            "- return (gate * mx.sigmoid(gate) * up) @ down_weight.T",
-            "+ return (mx.sigmoid(gate) * up) @ down_weight.T",
-            message="That is the sigmoid, the gate of the original GLU. silu is z * sigmoid(z).",
-            hint=2,
-        ),
-        Slip(
-            "relu for silu",
-            "- return (gate * mx.sigmoid(gate) * up) @ down_weight.T",
-            "+ return (mx.maximum(gate, 0) * up) @ down_weight.T",
-            message="That is relu on the gate (ReGLU). silu is z * sigmoid(z), which is soft around 0.",
-            hint=2,
-        ),
-        Slip(
-            "added",
-            "- return (gate * mx.sigmoid(gate) * up) @ down_weight.T",
-            "+ return (gate * mx.sigmoid(gate) + up) @ down_weight.T",
-            message="The two branches are added. A gate multiplies.",
-            hint=2,
-        ),
-        Slip(
-            "silu over both",
-            "- return (gate * mx.sigmoid(gate) * up) @ down_weight.T",
-            "+ return (gate * up * mx.sigmoid(gate * up)) @ down_weight.T",
-            message="silu is applied to the product. Apply it to the gate alone, before the multiplication by up.",
-            hint=2,
-        ),
-        Slip(
-            "no up",
-            "- return (gate * mx.sigmoid(gate) * up) @ down_weight.T",
-            "+ return (gate * mx.sigmoid(gate)) @ down_weight.T",
-            message="up is missing, so the gate has nothing to let through.",
-        ),
-        Slip(
-            "no silu",
-            "- return (gate * mx.sigmoid(gate) * up) @ down_weight.T",
-            "+ return (gate * up) @ down_weight.T",
-            message="silu is missing: gate and up are multiplied raw.",
-            hint=2,
-        ),
-        Slip(
-            "overflow",
-            "- return (gate * mx.sigmoid(gate) * up) @ down_weight.T",
-            "+ return (gate * mx.exp(gate) / (1 + mx.exp(gate)) * up) @ down_weight.T",
-            message="e**500 is inf, and inf / inf is nan. `mx.sigmoid(z)` has no such problem, forward or backward.",
-            hint=2,
-        ),
-        Slip(
-            "not transposed",
-            "- gate = x @ gate_weight.T",
-            "- up = x @ up_weight.T",
-            "- return (gate * mx.sigmoid(gate) * up) @ down_weight.T",
-            "+ gate = x @ gate_weight",
-            "+ up = x @ up_weight",
-            "+ return (gate * mx.sigmoid(gate) * up) @ down_weight",
-            message=(
-                "The weights have the layout [out, in], as in torch: `x @ weight.T`. (Where a matrix is square, "
-                "nothing complains.)"
-            ),
-        ),
+        r"""
+@ return (gate * mx.sigmoid(gate) * up) @ down_weight.T
+x added
++ return x + (gate * mx.sigmoid(gate) * up) @ down_weight.T
+! x itself is added. The shortcut goes around the whole part and does not belong inside the MLP.
+silu on both (2)
++ return (gate * mx.sigmoid(gate) * up * mx.sigmoid(up)) @ down_weight.T
+! silu is applied to both branches. `up` has no silu.
+gate and up swapped (2)
++ return (up * mx.sigmoid(up) * gate) @ down_weight.T
+! silu is applied to the wrong branch: it belongs to the gate. (Their shapes are the same, so a swap raises no error.)
+sigmoid for silu (2)
++ return (mx.sigmoid(gate) * up) @ down_weight.T
+! That is the sigmoid, the gate of the original GLU. silu is z * sigmoid(z).
+relu for silu (2)
++ return (mx.maximum(gate, 0) * up) @ down_weight.T
+! That is relu on the gate (ReGLU). silu is z * sigmoid(z), which is soft around 0.
+added (2)
++ return (gate * mx.sigmoid(gate) + up) @ down_weight.T
+! The two branches are added. A gate multiplies.
+silu over both (2)
++ return (gate * up * mx.sigmoid(gate * up)) @ down_weight.T
+! silu is applied to the product. Apply it to the gate alone, before the multiplication by up.
+no up
++ return (gate * mx.sigmoid(gate)) @ down_weight.T
+! up is missing, so the gate has nothing to let through.
+no silu (2)
++ return (gate * up) @ down_weight.T
+! silu is missing: gate and up are multiplied raw.
+overflow (2)
++ return (gate * mx.exp(gate) / (1 + mx.exp(gate)) * up) @ down_weight.T
+! e**500 is inf, and inf / inf is nan. `mx.sigmoid(z)` has no such problem, forward or backward.
+
+not transposed
+- gate = x @ gate_weight.T
+- up = x @ up_weight.T
+- return (gate * mx.sigmoid(gate) * up) @ down_weight.T
++ gate = x @ gate_weight
++ up = x @ up_weight
++ return (gate * mx.sigmoid(gate) * up) @ down_weight
+! The weights have the layout [out, in], as in torch: `x @ weight.T`. (Where a matrix is square, nothing complains.)
+""",
     ),
     run=_with_gradients(mlp, 0, 1, 2, 3),
     explain=(
@@ -543,39 +425,26 @@ ROTATE = Exercise(
     ),
     mistakes=slips(
         rotate,
-        Slip(
-            "clockwise",
-            "- return a * mx.cos(angle) - b * mx.sin(angle), a * mx.sin(angle) + b * mx.cos(angle)",
-            "+ return a * mx.cos(angle) + b * mx.sin(angle), -a * mx.sin(angle) + b * mx.cos(angle)",
-            message="That rotates clockwise: change the sign of the sine.",
-        ),
-        Slip(
-            "no rotation",
-            "- return a * mx.cos(angle) - b * mx.sin(angle), a * mx.sin(angle) + b * mx.cos(angle)",
-            "+ return a * mx.cos(angle) + b * mx.sin(angle), a * mx.sin(angle) + b * mx.cos(angle)",
-            message="Both sines have a plus, so lengths change. One of them has a minus: where does (0, 1) go?",
-        ),
-        Slip(
-            "degrees",
-            "- return a * mx.cos(angle) - b * mx.sin(angle), a * mx.sin(angle) + b * mx.cos(angle)",
-            "+ return a * mx.cos(angle * np.pi / 180) - b * mx.sin(angle * np.pi / 180), a * mx.sin(angle * np.pi / 180) + b * mx.cos(angle * np.pi / 180)",  # noqa: E501
-            message="The angle is already in radians: a quarter turn is pi / 2.",
-        ),
-        Slip(
-            "the new a used for b",
-            "- return a * mx.cos(angle) - b * mx.sin(angle), a * mx.sin(angle) + b * mx.cos(angle)",
-            "+ a = a * mx.cos(angle) - b * mx.sin(angle)",
-            "+ return a, a * mx.sin(angle) + b * mx.cos(angle)",
-            message="The second number was computed from the *new* a. Both have to come from the old a and b.",
-            hint=2,
-        ),
-        Slip(
-            "swapped",
-            "- return a * mx.cos(angle) - b * mx.sin(angle), a * mx.sin(angle) + b * mx.cos(angle)",
-            "+ return a * mx.sin(angle) + b * mx.cos(angle), a * mx.cos(angle) - b * mx.sin(angle)",
-            message="The two results are swapped: return the new a first, then the new b.",
-            hint=2,
-        ),
+        r"""
+@ return a * mx.cos(angle) - b * mx.sin(angle), a * mx.sin(angle) + b * mx.cos(angle)
+clockwise
++ return a * mx.cos(angle) + b * mx.sin(angle), -a * mx.sin(angle) + b * mx.cos(angle)
+! That rotates clockwise: change the sign of the sine.
+no rotation
++ return a * mx.cos(angle) + b * mx.sin(angle), a * mx.sin(angle) + b * mx.cos(angle)
+! Both sines have a plus, so lengths change. One of them has a minus: where does (0, 1) go?
+degrees
++ angle = angle * np.pi / 180
++ return a * mx.cos(angle) - b * mx.sin(angle), a * mx.sin(angle) + b * mx.cos(angle)
+! The angle is already in radians: a quarter turn is pi / 2.
+the new a used for b (2)
++ a = a * mx.cos(angle) - b * mx.sin(angle)
++ return a, a * mx.sin(angle) + b * mx.cos(angle)
+! The second number was computed from the *new* a. Both have to come from the old a and b.
+swapped (2)
++ return a * mx.sin(angle) + b * mx.cos(angle), a * mx.cos(angle) - b * mx.sin(angle)
+! The two results are swapped: return the new a first, then the new b.
+""",
     ),
     run=_two_arrays,
 )
@@ -619,82 +488,49 @@ ANGLES = Exercise(
     ),
     mistakes=slips(
         rope_angles,
-        Slip(
-            "half the exponent",
-            "- speeds = theta ** (-2 * pairs / head_dim)",
-            "+ speeds = theta ** (-pairs / head_dim)",
-            message="The exponent is -2 i / head_dim: with half of it the slowest hand is much too fast.",
-        ),
-        Slip(
-            "faster and faster",
-            "- speeds = theta ** (-2 * pairs / head_dim)",
-            "+ speeds = theta ** (2 * pairs / head_dim)",
-            message="The exponent is negative: pair 0 is the fastest, and all other pairs are slower.",
-        ),
-        Slip(
-            "all numbers",
-            "- pairs = mx.arange(head_dim // 2)",
-            "+ pairs = mx.arange(head_dim)",
-            message="There are head_dim / 2 pairs, so there are head_dim / 2 speeds.",
-        ),
-        Slip(
-            "pairs counted from 1",
-            "- pairs = mx.arange(head_dim // 2)",
-            "+ pairs = mx.arange(1, head_dim // 2 + 1)",
-            message="Pairs count from 0: pair 0 rotates by theta ** 0 = 1 radian per step.",
-        ),
-        Slip(
-            "pairs by positions",
-            "- return positions[:, None] * speeds",
-            "+ return speeds[:, None] * positions",
-            message="The table is transposed: it needs one row per position and one column per pair.",
-            hint=2,
-        ),
-        Slip(
-            "theta of its own",
-            "- speeds = theta ** (-2 * pairs / head_dim)",
-            "+ speeds = 10000.0 ** (-2 * pairs / head_dim)",
-            message="theta was ignored. 10,000 is the usual value, and Qwen3 has 1,000,000.",
-        ),
-        Slip(
-            "in half precision",
-            "- return positions[:, None] * speeds",
-            "+ return (positions[:, None] * speeds).astype(mx.bfloat16)",
-            message=(
-                "Half precision has two or three digits, so position 4,097 becomes 4,096, and the angle is wrong by a "
-                "radian. Compute angles in float32."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "places in the list",
-            "  speeds = theta ** (-2 * pairs / head_dim)",
-            "+ positions = mx.arange(len(positions))",
-            message="The rows count 0, 1, 2, ... Use the positions of the tokens in `positions`.",
-            hint=2,
-        ),
-        Slip(
-            "one step ahead",
-            "- return positions[:, None] * speeds",
-            "+ return (positions + 1)[:, None] * speeds",
-            message="Every angle is one step ahead: at position 0 nothing is rotated.",
-        ),
-        Slip(
-            "every angle twice",
-            "- return positions[:, None] * speeds",
-            "+ return mx.concatenate([positions[:, None] * speeds] * 2, axis=-1)",
-            message=(
-                "Every angle appears twice (transformers stores them like this). A pair has one angle: [T, head_dim / "
-                "2]."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "head_dim halved",
-            "- speeds = theta ** (-2 * pairs / head_dim)",
-            "+ speeds = theta ** (-2 * pairs / (head_dim // 2))",
-            message="The exponent is divided by head_dim, not by the number of pairs: these speeds fall twice as fast.",
-        ),
+        r"""
+@ speeds = theta ** (-2 * pairs / head_dim)
+half the exponent
++ speeds = theta ** (-pairs / head_dim)
+! The exponent is -2 i / head_dim: with half of it the slowest hand is much too fast.
+faster and faster
++ speeds = theta ** (2 * pairs / head_dim)
+! The exponent is negative: pair 0 is the fastest, and all other pairs are slower.
+theta of its own
++ speeds = 10000.0 ** (-2 * pairs / head_dim)
+! theta was ignored. 10,000 is the usual value, and Qwen3 has 1,000,000.
+head_dim halved
++ speeds = theta ** (-2 * pairs / (head_dim // 2))
+! The exponent is divided by head_dim, not by the number of pairs: these speeds fall twice as fast.
+
+@ pairs = mx.arange(head_dim // 2)
+all numbers
++ pairs = mx.arange(head_dim)
+! There are head_dim / 2 pairs, so there are head_dim / 2 speeds.
+pairs counted from 1
++ pairs = mx.arange(1, head_dim // 2 + 1)
+! Pairs count from 0: pair 0 rotates by theta ** 0 = 1 radian per step.
+
+@ return positions[:, None] * speeds
+pairs by positions (2)
++ return speeds[:, None] * positions
+! The table is transposed: it needs one row per position and one column per pair.
+in half precision (2)
++ return (positions[:, None] * speeds).astype(mx.bfloat16)
+! Half precision has two or three digits, so position 4,097 becomes 4,096, and the angle is wrong by a radian. Compute
+! angles in float32.
+one step ahead
++ return (positions + 1)[:, None] * speeds
+! Every angle is one step ahead: at position 0 nothing is rotated.
+every angle twice (2)
++ return mx.concatenate([positions[:, None] * speeds] * 2, axis=-1)
+! Every angle appears twice (transformers stores them like this). A pair has one angle: [T, head_dim / 2].
+
+places in the list (2)
+  speeds = theta ** (-2 * pairs / head_dim)
++ positions = mx.arange(len(positions))
+! The rows count 0, 1, 2, ... Use the positions of the tokens in `positions`.
+""",
     ),
     run=lambda function, *arguments: _of_mlx(function(*arguments)),
 )
@@ -745,78 +581,52 @@ ROPE = Exercise(
     ),
     mistakes=slips(
         rope,
-        Slip(
-            "neighbours as pairs",
-            "- a, b = x[..., :half], x[..., half:]",
-            "+ a, b = x[..., 0::2], x[..., 1::2]",
-            "- return mx.concatenate(turned, axis=-1)",
-            "+ return mx.stack(turned, axis=-1).reshape(x.shape)",
-            message=(
-                "Neighbours are paired here, (0, 1), (2, 3) and so on. That is the RoPE of the paper, but not "
-                "Qwen3's: its pairs are (i, i + D/2)."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "halves put back as neighbours",
-            "- return mx.concatenate(turned, axis=-1)",
-            "+ return mx.stack(turned, axis=-1).reshape(x.shape)",
-            message=(
-                "The pairs and their rotation are right, but the result is interleaved: as in x, all first members "
-                "come first, then all second members."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "offset forgotten",
-            "- positions = offset + mx.arange(x.shape[2])",
-            "+ positions = mx.arange(x.shape[2])",
-            message="The first token is at position `offset`, not always at 0.",
-        ),
-        Slip(
-            "counted from 1",
-            "- positions = offset + mx.arange(x.shape[2])",
-            "+ positions = offset + 1 + mx.arange(x.shape[2])",
-            message="The first token is at position `offset` itself, so with an offset of 0 it is not rotated at all.",
-        ),
-        Slip(
-            "the same for all",
-            "- positions = offset + mx.arange(x.shape[2])",
-            "+ positions = offset + 0 * mx.arange(x.shape[2])",
-            message="Every token is rotated by the same angle. Token t is at position offset + t.",
-        ),
-        Slip(
-            "clockwise",
-            "- turned = a * mx.cos(angles) - b * mx.sin(angles), a * mx.sin(angles) + b * mx.cos(angles)",
-            "+ turned = a * mx.cos(angles) + b * mx.sin(angles), -a * mx.sin(angles) + b * mx.cos(angles)",
-            message=(
-                "That rotates the wrong way. If queries and keys are both rotated like that, a distance of 3 counts as "
-                "−3, and no trained model is made for that."  # noqa: RUF001
-            ),
-            hint=2,
-        ),
-        Slip(
-            "the new a used for b",
-            "- turned = a * mx.cos(angles) - b * mx.sin(angles), a * mx.sin(angles) + b * mx.cos(angles)",
-            "+ a = a * mx.cos(angles) - b * mx.sin(angles)",
-            "+ turned = a, a * mx.sin(angles) + b * mx.cos(angles)",
-            message="The second half was computed from the *new* first half. Both have to come from the old halves.",
-            hint=2,
-        ),
-        Slip(
-            "theta of its own",
-            "- angles = rope_angles(positions, x.shape[-1], theta)",
-            "+ angles = rope_angles(positions, x.shape[-1], 10000.0)",
-            message="theta was ignored. 10,000 is the usual value, and Qwen3 has 1,000,000.",
-        ),
-        Slip(
-            "along the heads",
-            "- positions = offset + mx.arange(x.shape[2])",
-            "- angles = rope_angles(positions, x.shape[-1], theta)",
-            "+ positions = offset + mx.arange(x.shape[1])",
-            "+ angles = mx.expand_dims(rope_angles(positions, x.shape[-1], theta), 1)",
-            message="The angle grows from head to head. Positions run along axis 2 of [B, heads, T, D].",
-        ),
+        r"""
+neighbours as pairs (2)
+- a, b = x[..., :half], x[..., half:]
++ a, b = x[..., 0::2], x[..., 1::2]
+- return mx.concatenate(turned, axis=-1)
++ return mx.stack(turned, axis=-1).reshape(x.shape)
+! Neighbours are paired here, (0, 1), (2, 3) and so on. That is the RoPE of the paper, but not Qwen3's: its pairs are
+! (i, i + D/2).
+halves put back as neighbours (3)
+- return mx.concatenate(turned, axis=-1)
++ return mx.stack(turned, axis=-1).reshape(x.shape)
+! The pairs and their rotation are right, but the result is interleaved: as in x, all first members come first, then all
+! second members.
+
+@ positions = offset + mx.arange(x.shape[2])
+offset forgotten
++ positions = mx.arange(x.shape[2])
+! The first token is at position `offset`, not always at 0.
+counted from 1
++ positions = offset + 1 + mx.arange(x.shape[2])
+! The first token is at position `offset` itself, so with an offset of 0 it is not rotated at all.
+the same for all
++ positions = offset + 0 * mx.arange(x.shape[2])
+! Every token is rotated by the same angle. Token t is at position offset + t.
+
+@ turned = a * mx.cos(angles) - b * mx.sin(angles), a * mx.sin(angles) + b * mx.cos(angles)
+clockwise (2)
++ turned = a * mx.cos(angles) + b * mx.sin(angles), -a * mx.sin(angles) + b * mx.cos(angles)
+! That rotates the wrong way. If queries and keys are both rotated like that, a distance of 3 counts as -3, and no
+! trained model is made for that.
+the new a used for b (2)
++ a = a * mx.cos(angles) - b * mx.sin(angles)
++ turned = a, a * mx.sin(angles) + b * mx.cos(angles)
+! The second half was computed from the *new* first half. Both have to come from the old halves.
+
+theta of its own
+- angles = rope_angles(positions, x.shape[-1], theta)
++ angles = rope_angles(positions, x.shape[-1], 10000.0)
+! theta was ignored. 10,000 is the usual value, and Qwen3 has 1,000,000.
+along the heads
+- positions = offset + mx.arange(x.shape[2])
+- angles = rope_angles(positions, x.shape[-1], theta)
++ positions = offset + mx.arange(x.shape[1])
++ angles = mx.expand_dims(rope_angles(positions, x.shape[-1], theta), 1)
+! The angle grows from head to head. Positions run along axis 2 of [B, heads, T, D].
+""",
     ),
     run=_with_gradients(rope, 0),
     explain="The kit calls `mx.fast.rope(..., traditional=False)`; `traditional=True` pairs neighbours.",
@@ -858,46 +668,29 @@ PORT = Exercise(
     cases=(_numbered(1, 6), _numbered(2, 4), _numbered(3, 2), *drawn(3, _projection)),
     mistakes=slips(
         to_half_split,
-        Slip(
-            "the way back",
-            "- pairs = weight.reshape(heads, head_dim // 2, 2, -1)",
-            "+ pairs = weight.reshape(heads, 2, head_dim // 2, -1)",
-            message=(
-                "That is the opposite direction, from halves to neighbours. For a head of 6 the right order is 0, 2, "
-                "4, 1, 3, 5. (With a head_dim of 4 the two directions are the same, so a test with 4 would not have "
-                "noticed.)"
-            ),
-        ),
-        Slip(
-            "over all heads at once",
-            "- heads = weight.shape[0] // head_dim",
-            "+ heads, head_dim = 1, weight.shape[0]",
-            message=(
-                "The even rows of the *whole* matrix come first here: heads are mixed. Each head is reordered by "
-                "itself."
-            ),
-        ),
-        Slip(
-            "as it was",
-            "- return pairs.swapaxes(1, 2).reshape(weight.shape)",
-            "+ return pairs.reshape(weight.shape)",
-            message="No row was moved: reshaping there and back leaves every row in its place.",
-            hint=2,
-        ),
-        Slip(
-            "columns",
-            "- pairs = weight.reshape(heads, head_dim // 2, 2, -1)",
-            "+ pairs = weight.T.reshape(-1, head_dim // 2, 2, heads)",
-            message=(
-                "The columns were moved. The order of a query's numbers depends on the rows: weight is [out, in]."
-            ),
-        ),
-        Slip(
-            "second members first",
-            "- return pairs.swapaxes(1, 2).reshape(weight.shape)",
-            "+ return pairs[:, :, ::-1].swapaxes(1, 2).reshape(weight.shape)",
-            message="The second members of the pairs come first here, so every pair rotates the wrong way.",
-        ),
+        r"""
+@ pairs = weight.reshape(heads, head_dim // 2, 2, -1)
+the way back
++ pairs = weight.reshape(heads, 2, head_dim // 2, -1)
+! That is the opposite direction, from halves to neighbours. For a head of 6 the right order is 0, 2, 4, 1, 3, 5. (With
+! a head_dim of 4 the two directions are the same, so a test with 4 would not have noticed.)
+columns
++ pairs = weight.T.reshape(-1, head_dim // 2, 2, heads)
+! The columns were moved. The order of a query's numbers depends on the rows: weight is [out, in].
+
+over all heads at once
+- heads = weight.shape[0] // head_dim
++ heads, head_dim = 1, weight.shape[0]
+! The even rows of the *whole* matrix come first here: heads are mixed. Each head is reordered by itself.
+
+@ return pairs.swapaxes(1, 2).reshape(weight.shape)
+as it was (2)
++ return pairs.reshape(weight.shape)
+! No row was moved: reshaping there and back leaves every row in its place.
+second members first
++ return pairs[:, :, ::-1].swapaxes(1, 2).reshape(weight.shape)
+! The second members of the pairs come first here, so every pair rotates the wrong way.
+""",
     ),
     explain="The script that brought Meta's Llama to Hugging Face has this function. It is called `permute`.",
 )
@@ -951,89 +744,49 @@ STREAM = Exercise(
     ),
     mistakes=slips(
         stream_parts,
-        Slip(
-            "the stream itself",
-            '- parts.append(record[f"layers.{layer}.self_attn.o_proj"])',
-            '- parts.append(record[f"layers.{layer}.mlp.down_proj"])',
-            '+ parts.append(record[f"layers.{layer}.attended"])',
-            '+ parts.append(record[f"layers.{layer}"])',
-            message=(
-                "Those are states of the stream, and each contains everything that was added before. Return what "
-                "was *added*."
-            ),
-        ),
-        Slip(
-            "attention's as the stream",
-            '- parts.append(record[f"layers.{layer}.self_attn.o_proj"])',
-            '+ parts.append(record[f"layers.{layer}.attended"])',
-            message=(
-                "`attended` is the stream after attention, embedding included. The output that attention added is its "
-                "o_proj."
-            ),
-        ),
-        Slip(
-            "inside of the MLP",
-            '- parts.append(record[f"layers.{layer}.mlp.down_proj"])',
-            '+ parts.append(record[f"layers.{layer}.mlp.gated"])',
-            message="`gated` is inside the MLP, between up and down. The MLP's output is `down_proj`.",
-        ),
-        Slip(
-            "no embedding",
-            '- parts = [record["embedding"]]',
-            "+ parts = []",
-            message="The stream does not begin empty: the embedding comes first.",
-            hint=3,
-        ),
-        Slip(
-            "what the parts read",
-            '- parts.append(record[f"layers.{layer}.self_attn.o_proj"])',
-            '- parts.append(record[f"layers.{layer}.mlp.down_proj"])',
-            '+ parts.append(record[f"layers.{layer}.input_layernorm"])',
-            '+ parts.append(record[f"layers.{layer}.post_attention_layernorm"])',
-            message=(
-                "Those are the inputs that the parts *read*, the normalized stream. The outputs that they add are "
-                "o_proj and down_proj."
-            ),
-        ),
-        Slip(
-            "the sum",
-            "- return parts",
-            "+ return sum(parts)",
-            message="That is their sum, the stream after the last layer. Return the list of them.",
-            hint=3,
-        ),
-        Slip(
-            "the MLP first",
-            "- return parts",
-            "+ return parts[:1] + [parts[n + d] for n in range(1, len(parts), 2) for d in (1, 0)]",
-            message=(
-                "All terms are there, but in the wrong order: in each layer attention adds first, and then the MLP."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "sorted as texts",
-            "- for layer in range(num_layers):",
-            "+ for layer in sorted(map(str, range(num_layers))):",
-            message='Layer 10 comes before layer 2 here: as texts, "10" is before "2". Count with `range(num_layers)`.',
-            hint=3,
-        ),
-        Slip(
-            "one for each layer",
-            "- return parts",
-            "+ return parts[:1] + [a + b for a, b in zip(parts[1::2], parts[2::2])]",
-            message=(
-                "Here the outputs of a layer's attention and MLP are one sum. Keep them apart: two entries for each "
-                "layer."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "all attention first",
-            "- return parts",
-            "+ return parts[:1] + parts[1::2] + parts[2::2]",
-            message="All terms are there, but in the wrong order: go layer by layer, attention before the MLP.",
-            hint=3,
-        ),
+        r"""
+@ parts.append(record[f"layers.{layer}.self_attn.o_proj"])
+@ parts.append(record[f"layers.{layer}.mlp.down_proj"])
+the stream itself
++ parts.append(record[f"layers.{layer}.attended"])
++ parts.append(record[f"layers.{layer}"])
+! Those are states of the stream, and each contains everything that was added before. Return what was *added*.
+what the parts read
++ parts.append(record[f"layers.{layer}.input_layernorm"])
++ parts.append(record[f"layers.{layer}.post_attention_layernorm"])
+! Those are the inputs that the parts *read*, the normalized stream. The outputs that they add are o_proj and down_proj.
+
+attention's as the stream
+- parts.append(record[f"layers.{layer}.self_attn.o_proj"])
++ parts.append(record[f"layers.{layer}.attended"])
+! `attended` is the stream after attention, embedding included. The output that attention added is its o_proj.
+inside of the MLP
+- parts.append(record[f"layers.{layer}.mlp.down_proj"])
++ parts.append(record[f"layers.{layer}.mlp.gated"])
+! `gated` is inside the MLP, between up and down. The MLP's output is `down_proj`.
+no embedding (3)
+- parts = [record["embedding"]]
++ parts = []
+! The stream does not begin empty: the embedding comes first.
+
+@ return parts
+the sum (3)
++ return sum(parts)
+! That is their sum, the stream after the last layer. Return the list of them.
+the MLP first (3)
++ return parts[:1] + [parts[n + d] for n in range(1, len(parts), 2) for d in (1, 0)]
+! All terms are there, but in the wrong order: in each layer attention adds first, and then the MLP.
+one for each layer (3)
++ return parts[:1] + [a + b for a, b in zip(parts[1::2], parts[2::2])]
+! Here the outputs of a layer's attention and MLP are one sum. Keep them apart: two entries for each layer.
+all attention first (3)
++ return parts[:1] + parts[1::2] + parts[2::2]
+! All terms are there, but in the wrong order: go layer by layer, attention before the MLP.
+
+sorted as texts (3)
+- for layer in range(num_layers):
++ for layer in sorted(map(str, range(num_layers))):
+! Layer 10 comes before layer 2 here: as texts, "10" is before "2". Count with `range(num_layers)`.
+""",
     ),
 )

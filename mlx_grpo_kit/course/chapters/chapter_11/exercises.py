@@ -7,7 +7,7 @@ import numpy as np
 
 from mlx_grpo_kit.course.compare import Told
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
-from mlx_grpo_kit.course.slips import Slip, slips
+from mlx_grpo_kit.course.slips import slips
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params, qwen3_forward
 from mlx_grpo_kit.qwen3.forward import rms_norm, rope
 from mlx_grpo_kit.runtime import mx
@@ -102,54 +102,30 @@ SCORES = Exercise(
     ),
     mistakes=slips(
         scores,
-        Slip(
-            "not scaled",
-            "- return queries @ keys.swapaxes(-1, -2) / queries.shape[-1] ** 0.5",
-            "+ return queries @ keys.swapaxes(-1, -2)",
-            message="The products are not divided by sqrt(D).",
-            hint=3,
-        ),
-        Slip(
-            "by D",
-            "- return queries @ keys.swapaxes(-1, -2) / queries.shape[-1] ** 0.5",
-            "+ return queries @ keys.swapaxes(-1, -2) / queries.shape[-1]",
-            message="You divided by D. Divide by its square root: the *variance* grows like D.",
-            hint=3,
-        ),
-        Slip(
-            "by the number of keys",
-            "- return queries @ keys.swapaxes(-1, -2) / queries.shape[-1] ** 0.5",
-            "+ return queries @ keys.swapaxes(-1, -2) / keys.shape[-2] ** 0.5",
-            message="You divided by the square root of the number of keys. D is the length of one query.",
-            hint=3,
-        ),
-        Slip(
-            "by the number of queries",
-            "- return queries @ keys.swapaxes(-1, -2) / queries.shape[-1] ** 0.5",
-            "+ return queries @ keys.swapaxes(-1, -2) / queries.shape[-2] ** 0.5",
-            message="You divided by the square root of the number of queries. D is the length of one query.",
-            hint=3,
-        ),
-        Slip(
-            "all axes turned",
-            "- return queries @ keys.swapaxes(-1, -2) / queries.shape[-1] ** 0.5",
-            "+ return queries @ keys.T / queries.shape[-1] ** 0.5",
-            message="`.T` reverses all axes, including those of the row and the head. Swap only the last two.",
-            hint=2,
-        ),
-        Slip(
-            "queries and keys swapped",
-            "- return queries @ keys.swapaxes(-1, -2) / queries.shape[-1] ** 0.5",
-            "+ return keys @ queries.swapaxes(-1, -2) / queries.shape[-1] ** 0.5",
-            message="Rows and columns are swapped: row i of the result belongs to query i, column j to key j.",
-        ),
-        Slip(
-            "times",
-            "- return queries @ keys.swapaxes(-1, -2) / queries.shape[-1] ** 0.5",
-            "+ return queries @ keys.swapaxes(-1, -2) * queries.shape[-1] ** 0.5",
-            message="You multiplied by sqrt(D). Divide by it.",
-            hint=3,
-        ),
+        r"""
+@ return queries @ keys.swapaxes(-1, -2) / queries.shape[-1] ** 0.5
+not scaled (3)
++ return queries @ keys.swapaxes(-1, -2)
+! The products are not divided by sqrt(D).
+by D (3)
++ return queries @ keys.swapaxes(-1, -2) / queries.shape[-1]
+! You divided by D. Divide by its square root: the *variance* grows like D.
+by the number of keys (3)
++ return queries @ keys.swapaxes(-1, -2) / keys.shape[-2] ** 0.5
+! You divided by the square root of the number of keys. D is the length of one query.
+by the number of queries (3)
++ return queries @ keys.swapaxes(-1, -2) / queries.shape[-2] ** 0.5
+! You divided by the square root of the number of queries. D is the length of one query.
+all axes turned (2)
++ return queries @ keys.T / queries.shape[-1] ** 0.5
+! `.T` reverses all axes, including those of the row and the head. Swap only the last two.
+queries and keys swapped
++ return keys @ queries.swapaxes(-1, -2) / queries.shape[-1] ** 0.5
+! Rows and columns are swapped: row i of the result belongs to query i, column j to key j.
+times (3)
++ return queries @ keys.swapaxes(-1, -2) * queries.shape[-1] ** 0.5
+! You multiplied by sqrt(D). Divide by it.
+""",
     ),
 )
 
@@ -187,62 +163,37 @@ CAUSAL = Exercise(
     cases=((3, 3, 0), (1, 1, 0), (2, 5, 3), (1, 4, 3), (1, 6, 2), (4, 7, 1), (5, 5, 0)),
     mistakes=slips(
         causal,
-        Slip(
-            "not itself",
-            "- return mx.arange(num_keys)[None, :] <= positions",
-            "+ return mx.arange(num_keys)[None, :] < positions",
-            message="A token may look at itself. The first token has nothing else to look at.",
-            hint=2,
-        ),
-        Slip(
-            "the past is hidden",
-            "- return mx.arange(num_keys)[None, :] <= positions",
-            "+ return mx.arange(num_keys)[None, :] >= positions",
-            message="It is the wrong way round: here a query sees the future and not the past.",
-            hint=2,
-        ),
-        Slip(
-            "no offset",
-            "- positions = mx.arange(num_queries)[:, None] + offset",
-            "+ positions = mx.arange(num_queries)[:, None]",
-            message=(
-                "The offset is missing: the first query is at position `offset`, and all the keys before it are past."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "offset of the keys",
-            "- positions = mx.arange(num_queries)[:, None] + offset",
-            "- return mx.arange(num_keys)[None, :] <= positions",
-            "+ positions = mx.arange(num_queries)[:, None]",
-            "+ return mx.arange(num_keys)[None, :] + offset <= positions",
-            message="The offset moved the keys. The keys begin at 0; the queries begin at `offset`.",
-            hint=2,
-        ),
-        Slip(
-            "one too far",
-            "- positions = mx.arange(num_queries)[:, None] + offset",
-            "+ positions = mx.arange(num_queries)[:, None] + offset + 1",
-            message="Each query sees one key too many: the very next token.",
-            hint=2,
-        ),
-        Slip(
-            "true is forbidden",
-            "- return mx.arange(num_keys)[None, :] <= positions",
-            "+ return mx.arange(num_keys)[None, :] > positions",
-            message="Here true means that a query may *not* look. Invert it. (Some libraries have masks of that kind.)",
-            hint=2,
-        ),
-        Slip(
-            "ends together",
-            "- positions = mx.arange(num_queries)[:, None] + offset",
-            "+ positions = mx.arange(num_queries)[:, None] + num_keys - num_queries",
-            message=(
-                "The last query was aligned with the last key. The position of the first query is given by `offset`; "
-                "there may be keys beyond the last query."
-            ),
-            hint=2,
-        ),
+        r"""
+@ return mx.arange(num_keys)[None, :] <= positions
+not itself (2)
++ return mx.arange(num_keys)[None, :] < positions
+! A token may look at itself. The first token has nothing else to look at.
+the past is hidden (2)
++ return mx.arange(num_keys)[None, :] >= positions
+! It is the wrong way round: here a query sees the future and not the past.
+true is forbidden (2)
++ return mx.arange(num_keys)[None, :] > positions
+! Here true means that a query may *not* look. Invert it. (Some libraries have masks of that kind.)
+
+@ positions = mx.arange(num_queries)[:, None] + offset
+no offset (2)
++ positions = mx.arange(num_queries)[:, None]
+! The offset is missing: the first query is at position `offset`, and all the keys before it are past.
+one too far (2)
++ positions = mx.arange(num_queries)[:, None] + offset + 1
+! Each query sees one key too many: the very next token.
+ends together (2)
++ positions = mx.arange(num_queries)[:, None] + num_keys - num_queries
+! The last query was aligned with the last key. The position of the first query is given by `offset`; there may be keys
+! beyond the last query.
+
+offset of the keys (2)
+- positions = mx.arange(num_queries)[:, None] + offset
+- return mx.arange(num_keys)[None, :] <= positions
++ positions = mx.arange(num_queries)[:, None]
++ return mx.arange(num_keys)[None, :] + offset <= positions
+! The offset moved the keys. The keys begin at 0; the queries begin at `offset`.
+""",
     ),
     run=_booleans,
 )
@@ -298,128 +249,74 @@ MASKED_SOFTMAX = Exercise(
     mistakes=(
         *slips(
             masked_softmax,
-            Slip(
-                "masked after softmax",
-                "- scores = mx.where(mask, scores, -1e9)",
-                "  powers = mx.exp(scores - scores.max(axis=-1, keepdims=True))",
-                "- return powers / powers.sum(axis=-1, keepdims=True)",
-                "+ return mx.where(mask, powers / powers.sum(axis=-1, keepdims=True), 0.0)",
-                message=(
-                    "The hidden scores still took part in the sum, so the remaining weights do not sum to 1, and "
-                    "their sum reveals the hidden scores. Mask first, then apply softmax."
-                ),
-            ),
-            Slip(
-                "not masked",
-                "- scores = mx.where(mask, scores, -1e9)",
-                "+ scores = scores",
-                message="The mask is not used.",
-            ),
-            Slip(
-                "hidden scores are 0",
-                "- scores = mx.where(mask, scores, -1e9)",
-                "+ scores = mx.where(mask, scores, 0.0)",
-                message="A score of 0 still has the exponential e⁰ = 1. To count for nothing it has to be very low.",
-            ),
-            Slip(
-                "not low enough",
-                "- scores = mx.where(mask, scores, -1e9)",
-                "+ scores = mx.where(mask, scores, -10.0)",
-                message="-10 is not low enough: e⁻¹⁰ is small but not 0, and scores of -1000 are still lower.",
-                hint=2,
-            ),
-            Slip(
-                "nearly low enough",
-                "- scores = mx.where(mask, scores, -1e9)",
-                "+ scores = mx.where(mask, scores, -1e4)",
-                message=(
-                    "That is not low enough: a visible score may be even lower, and then the hidden one wins. -1e9 is "
-                    "low enough."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "the largest of all scores",
-                '  """Weights over the last axis: 0 where `mask` is false; the others are positive and sum to 1."""',
-                "+ largest = scores.max(axis=-1, keepdims=True)",
-                "- powers = mx.exp(scores - scores.max(axis=-1, keepdims=True))",
-                "+ powers = mx.exp(scores - largest)",
-                message=(
-                    "Hidden scores still count. Next to a hidden 5000 nothing is left of the visible scores, and 0 / "
-                    "0 is nan: take the largest score and the sum after masking."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "the largest of all scores, and 0 / 0 caught",
-                '  """Weights over the last axis: 0 where `mask` is false; the others are positive and sum to 1."""',
-                "+ largest = scores.max(axis=-1, keepdims=True)",
-                "- powers = mx.exp(scores - scores.max(axis=-1, keepdims=True))",
-                "- return powers / powers.sum(axis=-1, keepdims=True)",
-                "+ powers = mx.exp(scores - largest)",
-                "+ return powers / mx.maximum(powers.sum(axis=-1, keepdims=True), 1e-30)",
-                message=(
-                    "Hidden scores still count. Next to a hidden 5000 nothing is left of the visible scores, and the "
-                    "weights of the row sum to 0: take the largest score and the sum after masking."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "one shift for all rows",
-                "- powers = mx.exp(scores - scores.max(axis=-1, keepdims=True))",
-                "+ powers = mx.exp(scores - scores.max())",
-                message=(
-                    "You subtract one largest score from all rows: a row far below it becomes 0 / 0. Take the largest "
-                    "score of each row."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "no shift, powers times the mask",
-                "- scores = mx.where(mask, scores, -1e9)",
-                "- powers = mx.exp(scores - scores.max(axis=-1, keepdims=True))",
-                "+ scores = scores",
-                "+ powers = mx.exp(scores)",
-                "+ powers = powers * mask",
-                message=(
-                    "e¹⁰⁰⁰ is infinite, and infinite times 0 is nan. Subtract the largest score of each row first, "
-                    "after masking."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "turned round",
-                "- scores = mx.where(mask, scores, -1e9)",
-                "+ scores = mx.where(mask, -1e9, scores)",
-                message="It is the wrong way round: the scores that the mask allows are hidden.",
-            ),
-            Slip(
-                "no shift",
-                "- powers = mx.exp(scores - scores.max(axis=-1, keepdims=True))",
-                "+ powers = mx.exp(scores)",
-                message=(
-                    "e¹⁰⁰⁰ is infinite, and infinite / infinite is nan. Subtract the largest score of each row first."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "minus infinity",
-                "- scores = mx.where(mask, scores, -1e9)",
-                "+ scores = mx.where(mask, scores, -mx.inf)",
-                message=(
-                    "A row in which nothing is visible became nan, because minus infinity minus minus infinity is nan."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "over the queries",
-                "- powers = mx.exp(scores - scores.max(axis=-1, keepdims=True))",
-                "- return powers / powers.sum(axis=-1, keepdims=True)",
-                "+ powers = mx.exp(scores - scores.max(axis=-2, keepdims=True))",
-                "+ return powers / powers.sum(axis=-2, keepdims=True)",
-                message="That sums down the columns. The weights of each *query*, a row, have to sum to 1.",
-                hint=3,
-            ),
+            r'''
+masked after softmax
+- scores = mx.where(mask, scores, -1e9)
+  powers = mx.exp(scores - scores.max(axis=-1, keepdims=True))
+- return powers / powers.sum(axis=-1, keepdims=True)
++ return mx.where(mask, powers / powers.sum(axis=-1, keepdims=True), 0.0)
+! The hidden scores still took part in the sum, so the remaining weights do not sum to 1, and their sum reveals the
+! hidden scores. Mask first, then apply softmax.
+
+@ scores = mx.where(mask, scores, -1e9)
+not masked
++ scores = scores
+! The mask is not used.
+hidden scores are 0
++ scores = mx.where(mask, scores, 0.0)
+! A score of 0 still has the exponential e⁰ = 1. To count for nothing it has to be very low.
+not low enough (2)
++ scores = mx.where(mask, scores, -10.0)
+! -10 is not low enough: e⁻¹⁰ is small but not 0, and scores of -1000 are still lower.
+nearly low enough (2)
++ scores = mx.where(mask, scores, -1e4)
+! That is not low enough: a visible score may be even lower, and then the hidden one wins. -1e9 is low enough.
+turned round
++ scores = mx.where(mask, -1e9, scores)
+! It is the wrong way round: the scores that the mask allows are hidden.
+minus infinity (2)
++ scores = mx.where(mask, scores, -mx.inf)
+! A row in which nothing is visible became nan, because minus infinity minus minus infinity is nan.
+
+the largest of all scores (3)
+  """Weights over the last axis: 0 where `mask` is false; the others are positive and sum to 1."""
++ largest = scores.max(axis=-1, keepdims=True)
+- powers = mx.exp(scores - scores.max(axis=-1, keepdims=True))
++ powers = mx.exp(scores - largest)
+! Hidden scores still count. Next to a hidden 5000 nothing is left of the visible scores, and 0 / 0 is nan: take the
+! largest score and the sum after masking.
+the largest of all scores, and 0 / 0 caught (3)
+  """Weights over the last axis: 0 where `mask` is false; the others are positive and sum to 1."""
++ largest = scores.max(axis=-1, keepdims=True)
+- powers = mx.exp(scores - scores.max(axis=-1, keepdims=True))
+- return powers / powers.sum(axis=-1, keepdims=True)
++ powers = mx.exp(scores - largest)
++ return powers / mx.maximum(powers.sum(axis=-1, keepdims=True), 1e-30)
+! Hidden scores still count. Next to a hidden 5000 nothing is left of the visible scores, and the weights of the row sum
+! to 0: take the largest score and the sum after masking.
+
+@ powers = mx.exp(scores - scores.max(axis=-1, keepdims=True))
+one shift for all rows (3)
++ powers = mx.exp(scores - scores.max())
+! You subtract one largest score from all rows: a row far below it becomes 0 / 0. Take the largest score of each row.
+no shift (3)
++ powers = mx.exp(scores)
+! e¹⁰⁰⁰ is infinite, and infinite / infinite is nan. Subtract the largest score of each row first.
+
+no shift, powers times the mask (3)
+- scores = mx.where(mask, scores, -1e9)
+- powers = mx.exp(scores - scores.max(axis=-1, keepdims=True))
++ scores = scores
++ powers = mx.exp(scores)
++ powers = powers * mask
+! e¹⁰⁰⁰ is infinite, and infinite times 0 is nan. Subtract the largest score of each row first, after masking.
+over the queries (3)
+- powers = mx.exp(scores - scores.max(axis=-1, keepdims=True))
+- return powers / powers.sum(axis=-1, keepdims=True)
++ powers = mx.exp(scores - scores.max(axis=-2, keepdims=True))
++ return powers / powers.sum(axis=-2, keepdims=True)
+! That sums down the columns. The weights of each *query*, a row, have to sum to 1.
+''',
         ),
     ),
     run=_where_something_is_seen,
@@ -474,71 +371,38 @@ VISIBLE = Exercise(
     ),
     mistakes=slips(
         visible,
-        Slip(
-            "padding alone",
-            "- return mask & real[:, None, None, :]",
-            "+ return mx.broadcast_to(real[:, None, None, :], (len(real), 1, num_queries, num_keys))",
-            message="With padding the causal condition is lost: both conditions have to hold.",
-            hint=2,
-        ),
-        Slip(
-            "no padding",
-            "- return mask & real[:, None, None, :]",
-            "+ return mask",
-            message="The attention mask is not used.",
-            hint=2,
-        ),
-        Slip(
-            "padded queries",
-            "- return mask & real[:, None, None, :]",
-            "+ return mask & real[:, None, offset : offset + num_queries, None]",
-            message=(
-                "That hides rows, so padding may not *look*. It does not matter what padding sees, because its rows "
-                "are never used. But padding must not be *seen*: the padded positions are keys, the last axis."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "padding may not look either",
-            "- return mask & real[:, None, None, :]",
-            "+ return mask & real[:, None, None, :] & real[:, None, offset : offset + num_queries, None]",
-            message=(
-                "The rows of padding are hidden too. It does not matter what padding *sees*; there are only two "
-                "conditions, and both are about keys."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "keys beyond the mask hidden",
-            "- real = mx.concatenate([real, mx.ones((real.shape[0], room), dtype=mx.bool_)], axis=1)",
-            "+ real = mx.concatenate([real, mx.zeros((real.shape[0], room), dtype=mx.bool_)], axis=1)",
-            message="Keys beyond the end of the attention mask are tokens that came later, not padding.",
-            hint=3,
-        ),
-        Slip(
-            "turned round",
-            "- real = attention_mask.astype(mx.bool_)",
-            "+ real = attention_mask == 0",
-            message="In an attention mask 1 is a token and 0 is padding.",
-            hint=2,
-        ),
-        Slip(
-            "either",
-            "- return mask & real[:, None, None, :]",
-            "+ return mask | real[:, None, None, :]",
-            message="`|` is true if one of the conditions holds. Both have to hold: use `&`.",
-            hint=2,
-        ),
-        Slip(
-            "no axis for heads",
-            "- return mask & real[:, None, None, :]",
-            "+ return mask & real[:, None, :]",
-            message=(
-                "The shape is wrong: with an attention mask it is [B, 1, num_queries, num_keys], with an axis for the "
-                "heads."
-            ),
-            hint=2,
-        ),
+        r"""
+@ return mask & real[:, None, None, :]
+padding alone (2)
++ return mx.broadcast_to(real[:, None, None, :], (len(real), 1, num_queries, num_keys))
+! With padding the causal condition is lost: both conditions have to hold.
+no padding (2)
++ return mask
+! The attention mask is not used.
+padded queries (2)
++ return mask & real[:, None, offset : offset + num_queries, None]
+! That hides rows, so padding may not *look*. It does not matter what padding sees, because its rows are never used. But
+! padding must not be *seen*: the padded positions are keys, the last axis.
+padding may not look either (2)
++ return mask & real[:, None, None, :] & real[:, None, offset : offset + num_queries, None]
+! The rows of padding are hidden too. It does not matter what padding *sees*; there are only two conditions, and both
+! are about keys.
+either (2)
++ return mask | real[:, None, None, :]
+! `|` is true if one of the conditions holds. Both have to hold: use `&`.
+no axis for heads (2)
++ return mask & real[:, None, :]
+! The shape is wrong: with an attention mask it is [B, 1, num_queries, num_keys], with an axis for the heads.
+
+keys beyond the mask hidden (3)
+- real = mx.concatenate([real, mx.ones((real.shape[0], room), dtype=mx.bool_)], axis=1)
++ real = mx.concatenate([real, mx.zeros((real.shape[0], room), dtype=mx.bool_)], axis=1)
+! Keys beyond the end of the attention mask are tokens that came later, not padding.
+turned round (2)
+- real = attention_mask.astype(mx.bool_)
++ real = attention_mask == 0
+! In an attention mask 1 is a token and 0 is padding.
+""",
     ),
     run=_by_name,
     explain=(
@@ -577,29 +441,19 @@ SPLIT_HEADS = Exercise(
     ),
     mistakes=slips(
         split_heads,
-        Slip(
-            "reshape alone",
-            "- return x.reshape(batch, num_tokens, num_heads, width // num_heads).swapaxes(1, 2)",
-            "+ return x.reshape(batch, num_heads, num_tokens, width // num_heads)",
-            message=(
-                "The shape is right, but the numbers are not: reshape alone gives head 0 the numbers of other tokens. "
-                "Cut first, then move the axis."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "every second number",
-            "- return x.reshape(batch, num_tokens, num_heads, width // num_heads).swapaxes(1, 2)",
-            "+ return x.reshape(batch, num_tokens, width // num_heads, num_heads).transpose(0, 3, 1, 2)",
-            message="Head 0 got every num_heads-th number. It should get the first D numbers.",
-        ),
-        Slip(
-            "not moved",
-            "- return x.reshape(batch, num_tokens, num_heads, width // num_heads).swapaxes(1, 2)",
-            "+ return x.reshape(batch, num_tokens, num_heads, width // num_heads)",
-            message="That is [B, T, num_heads, D]. The heads come before the tokens.",
-            hint=2,
-        ),
+        r"""
+@ return x.reshape(batch, num_tokens, num_heads, width // num_heads).swapaxes(1, 2)
+reshape alone (2)
++ return x.reshape(batch, num_heads, num_tokens, width // num_heads)
+! The shape is right, but the numbers are not: reshape alone gives head 0 the numbers of other tokens. Cut first, then
+! move the axis.
+every second number
++ return x.reshape(batch, num_tokens, width // num_heads, num_heads).transpose(0, 3, 1, 2)
+! Head 0 got every num_heads-th number. It should get the first D numbers.
+not moved (2)
++ return x.reshape(batch, num_tokens, num_heads, width // num_heads)
+! That is [B, T, num_heads, D]. The heads come before the tokens.
+""",
     ),
 )
 
@@ -682,104 +536,66 @@ GROUPED = Exercise(
     mistakes=(
         *slips(
             grouped_attention,
-            Slip(
-                "repeated",
-                "- grouped = queries.reshape(batch, num_kv_heads, -1, num_tokens, head_dim)",
-                "+ keys, values = (mx.repeat(x, num_heads // num_kv_heads, axis=1) for x in (keys, values))",
-                "+ grouped = queries[:, :, None]",
-                message=(
-                    "The numbers are right, but sharing was meant to save this memory. Leave keys and values as they "
-                    "are, and give the queries another axis."
-                ),
-            ),
-            Slip(
-                "dealt like cards",
-                "- grouped = queries.reshape(batch, num_kv_heads, -1, num_tokens, head_dim)",
-                "+ grouped = queries.reshape(batch, -1, num_kv_heads, num_tokens, head_dim).swapaxes(1, 2)",
-                "- return (weights @ values[:, :, None]).reshape(batch, num_heads, num_tokens, head_dim)",
-                "+ return (weights @ values[:, :, None]).swapaxes(1, 2).reshape(batch, num_heads, num_tokens, head_dim)",  # noqa: E501
-                message=(
-                    "Query head h used key head h % K, the way cards are dealt. Neighbours share: use key head h // "
-                    "(H / K)."
-                ),
-            ),
-            Slip(
-                "dealt, and copied",
-                "- grouped = queries.reshape(batch, num_kv_heads, -1, num_tokens, head_dim)",
-                "+ keys, values = (mx.tile(x, (1, num_heads // num_kv_heads, 1, 1)) for x in (keys, values))",
-                "+ grouped = queries[:, :, None]",
-                message=(
-                    "Query head h got a copy of key head h % K, the way cards are dealt. Neighbours share key head h "
-                    "// (H / K), and they need no copies."
-                ),
-            ),
-            Slip(
-                "heads in the wrong order",
-                "- return (weights @ values[:, :, None]).reshape(batch, num_heads, num_tokens, head_dim)",
-                "+ return (weights @ values[:, :, None]).swapaxes(1, 2).reshape(batch, num_heads, num_tokens, head_dim)",  # noqa: E501
-                message=("The heads come out in a different order: [B, K, H // K, T, D] only needs a reshape."),
-                hint=3,
-            ),
-            Slip(
-                "the first head's keys",
-                "- scores = grouped @ keys[:, :, None].swapaxes(-1, -2) / head_dim**0.5",
-                "+ scores = grouped @ keys[:, :1, None].swapaxes(-1, -2) / head_dim**0.5",
-                message="All query heads use the keys of key head 0.",
-                hint=2,
-            ),
-            Slip(
-                "not masked",
-                "- scores = mx.where(mask[:, :, None], scores, -1e9)",
-                "+ scores = scores",
-                message="The mask is not used.",
-                hint=2,
-            ),
-            Slip(
-                "masked after softmax",
-                "- scores = mx.where(mask[:, :, None], scores, -1e9)",
-                "+ pass",
-                "- weights = powers / powers.sum(axis=-1, keepdims=True)",
-                "+ weights = powers / powers.sum(axis=-1, keepdims=True) * mask[:, :, None]",
-                message="You masked after softmax, so hidden scores took part in the sum. Mask first, as in 11.4.",
-                hint=3,
-            ),
-            Slip(
-                "the first row's mask",
-                "- scores = mx.where(mask[:, :, None], scores, -1e9)",
-                "+ scores = mx.where(mask[:1, :, None], scores, -1e9)",
-                message="Every row of the batch got the mask of the first row, but the rows are padded differently.",
-                hint=2,
-            ),
-            Slip(
-                "minus infinity",
-                "- scores = mx.where(mask[:, :, None], scores, -1e9)",
-                "+ scores = mx.where(mask[:, :, None], scores, -mx.inf)",
-                message="A query that may see nothing got nan. 11.4 had the same trap.",
-                hint=3,
-            ),
-            Slip(
-                "not scaled",
-                "- scores = grouped @ keys[:, :, None].swapaxes(-1, -2) / head_dim**0.5",
-                "+ scores = grouped @ keys[:, :, None].swapaxes(-1, -2)",
-                message="The scores are not divided by sqrt(D).",
-                hint=3,
-            ),
-            Slip(
-                "weights over queries",
-                "- powers = mx.exp(scores - scores.max(axis=-1, keepdims=True))",
-                "- weights = powers / powers.sum(axis=-1, keepdims=True)",
-                "+ powers = mx.exp(scores - scores.max(axis=-2, keepdims=True))",
-                "+ weights = powers / powers.sum(axis=-2, keepdims=True)",
-                message="Apply softmax over the keys, the last axis.",
-                hint=3,
-            ),
-            Slip(
-                "keys are mixed",
-                "- return (weights @ values[:, :, None]).reshape(batch, num_heads, num_tokens, head_dim)",
-                "+ return (weights @ keys[:, :, None]).reshape(batch, num_heads, num_tokens, head_dim)",
-                message="Mix the *values*. The keys only decide the weights.",
-                hint=3,
-            ),
+            r"""
+@ grouped = queries.reshape(batch, num_kv_heads, -1, num_tokens, head_dim)
+repeated
++ keys, values = (mx.repeat(x, num_heads // num_kv_heads, axis=1) for x in (keys, values))
++ grouped = queries[:, :, None]
+! The numbers are right, but sharing was meant to save this memory. Leave keys and values as they are, and give the
+! queries another axis.
+dealt, and copied
++ keys, values = (mx.tile(x, (1, num_heads // num_kv_heads, 1, 1)) for x in (keys, values))
++ grouped = queries[:, :, None]
+! Query head h got a copy of key head h % K, the way cards are dealt. Neighbours share key head h // (H / K), and they
+! need no copies.
+
+dealt like cards
+- grouped = queries.reshape(batch, num_kv_heads, -1, num_tokens, head_dim)
++ grouped = queries.reshape(batch, -1, num_kv_heads, num_tokens, head_dim).swapaxes(1, 2)
+- return (weights @ values[:, :, None]).reshape(batch, num_heads, num_tokens, head_dim)
++ return (weights @ values[:, :, None]).swapaxes(1, 2).reshape(batch, num_heads, num_tokens, head_dim)
+! Query head h used key head h % K, the way cards are dealt. Neighbours share: use key head h // (H / K).
+
+@ return (weights @ values[:, :, None]).reshape(batch, num_heads, num_tokens, head_dim)
+heads in the wrong order (3)
++ return (weights @ values[:, :, None]).swapaxes(1, 2).reshape(batch, num_heads, num_tokens, head_dim)
+! The heads come out in a different order: [B, K, H // K, T, D] only needs a reshape.
+keys are mixed (3)
++ return (weights @ keys[:, :, None]).reshape(batch, num_heads, num_tokens, head_dim)
+! Mix the *values*. The keys only decide the weights.
+
+@ scores = grouped @ keys[:, :, None].swapaxes(-1, -2) / head_dim**0.5
+the first head's keys (2)
++ scores = grouped @ keys[:, :1, None].swapaxes(-1, -2) / head_dim**0.5
+! All query heads use the keys of key head 0.
+not scaled (3)
++ scores = grouped @ keys[:, :, None].swapaxes(-1, -2)
+! The scores are not divided by sqrt(D).
+
+@ scores = mx.where(mask[:, :, None], scores, -1e9)
+not masked (2)
++ scores = scores
+! The mask is not used.
+the first row's mask (2)
++ scores = mx.where(mask[:1, :, None], scores, -1e9)
+! Every row of the batch got the mask of the first row, but the rows are padded differently.
+minus infinity (3)
++ scores = mx.where(mask[:, :, None], scores, -mx.inf)
+! A query that may see nothing got nan. 11.4 had the same trap.
+
+masked after softmax (3)
+- scores = mx.where(mask[:, :, None], scores, -1e9)
++ pass
+- weights = powers / powers.sum(axis=-1, keepdims=True)
++ weights = powers / powers.sum(axis=-1, keepdims=True) * mask[:, :, None]
+! You masked after softmax, so hidden scores took part in the sum. Mask first, as in 11.4.
+weights over queries (3)
+- powers = mx.exp(scores - scores.max(axis=-1, keepdims=True))
+- weights = powers / powers.sum(axis=-1, keepdims=True)
++ powers = mx.exp(scores - scores.max(axis=-2, keepdims=True))
++ weights = powers / powers.sum(axis=-2, keepdims=True)
+! Apply softmax over the keys, the last axis.
+""",
         ),
     ),
     run=_with_little_memory,
@@ -888,197 +704,117 @@ ATTENTION = Exercise(
     mistakes=(
         *slips(
             attention,
-            Slip(
-                "no norm",
-                '- queries = rms_norm(queries, params[prefix + "q_norm.weight"], config.rms_norm_eps)',
-                '- keys = rms_norm(keys, params[prefix + "k_norm.weight"], config.rms_norm_eps)',
-                "+ pass",
-                "+ pass",
-                message="Queries and keys are not normalized: that is Qwen2. Qwen3 has a norm for each, before RoPE.",
-                hint=2,
-            ),
-            Slip(
-                "no norm of the queries",
-                '- queries = rms_norm(queries, params[prefix + "q_norm.weight"], config.rms_norm_eps)',
-                "+ pass",
-                message="The queries are not normalized. Normalize both queries and keys, each with its own weight.",
-                hint=2,
-            ),
-            Slip(
-                "no norm of the keys",
-                '- keys = rms_norm(keys, params[prefix + "k_norm.weight"], config.rms_norm_eps)',
-                "+ pass",
-                message="The keys are not normalized. Normalize both queries and keys, each with its own weight.",
-                hint=2,
-            ),
-            Slip(
-                "each other's norm",
-                '- queries = rms_norm(queries, params[prefix + "q_norm.weight"], config.rms_norm_eps)',
-                '- keys = rms_norm(keys, params[prefix + "k_norm.weight"], config.rms_norm_eps)',
-                '+ queries = rms_norm(queries, params[prefix + "k_norm.weight"], config.rms_norm_eps)',
-                '+ keys = rms_norm(keys, params[prefix + "q_norm.weight"], config.rms_norm_eps)',
-                message="Queries and keys got each other's norm weight.",
-                hint=2,
-            ),
-            Slip(
-                "a norm over all heads",
-                '  projected = x @ params[prefix + name + ".weight"].T',
-                '+ if name[0] != "v":',
-                "+     projected = rms_norm(projected, None, config.rms_norm_eps)",
-                '- queries = rms_norm(queries, params[prefix + "q_norm.weight"], config.rms_norm_eps)',
-                '- keys = rms_norm(keys, params[prefix + "k_norm.weight"], config.rms_norm_eps)',
-                '+ queries = queries * params[prefix + "q_norm.weight"]',
-                '+ keys = keys * params[prefix + "k_norm.weight"]',
-                message=(
-                    "The norm was taken over the numbers of all heads together. Split first: normalize the D numbers "
-                    "of each head separately."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "divided twice",
-                "- mixed = grouped_attention(queries, keys, values, mask)",
-                "+ mixed = grouped_attention(queries / config.head_dim**0.5, keys, values, mask)",
-                message="The scores are divided by sqrt(D) twice: `grouped_attention` does it already.",
-                hint=3,
-            ),
-            Slip(
-                "rope_theta by heart",
-                "- queries = rope(queries, 0, config.rope_theta)",
-                "- keys = rope(keys, 0, config.rope_theta)",
-                "+ queries = rope(queries, 0, 1000000.0)",
-                "+ keys = rope(keys, 0, 1000000.0)",
-                message=(
-                    "1000000.0 is one model's `rope_theta`. Other models have other values: use `config.rope_theta`."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "rms_norm_eps by heart",
-                '- queries = rms_norm(queries, params[prefix + "q_norm.weight"], config.rms_norm_eps)',
-                '- keys = rms_norm(keys, params[prefix + "k_norm.weight"], config.rms_norm_eps)',
-                '+ queries = rms_norm(queries, params[prefix + "q_norm.weight"], 1e-6)',
-                '+ keys = rms_norm(keys, params[prefix + "k_norm.weight"], 1e-6)',
-                message=(
-                    "1e-6 is one model's `rms_norm_eps`. Other models have other values: use `config.rms_norm_eps`."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "no rope",
-                "- queries = rope(queries, 0, config.rope_theta)",
-                "- keys = rope(keys, 0, config.rope_theta)",
-                "+ pass",
-                "+ pass",
-                message="Nothing was rotated by its position, so this attention cannot tell first from last.",
-                hint=2,
-            ),
-            Slip(
-                "queries alone are turned",
-                "- keys = rope(keys, 0, config.rope_theta)",
-                "+ pass",
-                message=(
-                    "Only the queries were rotated. A score depends on the *difference* of positions only if both are."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "keys alone are turned",
-                "- queries = rope(queries, 0, config.rope_theta)",
-                "+ pass",
-                message=(
-                    "Only the keys were rotated. A score depends on the *difference* of positions only if both are."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "values turned",
-                "  keys = rope(keys, 0, config.rope_theta)",
-                "+ values = rope(values, 0, config.rope_theta)",
-                message="The values were rotated too. Positions are only for the scores; leave the values as they are.",
-                hint=2,
-            ),
-            Slip(
-                "rope first",
-                '  values = heads("v_proj", config.num_key_value_heads)',
-                "+ queries = rope(queries, 0, config.rope_theta)",
-                "+ keys = rope(keys, 0, config.rope_theta)",
-                "- queries = rope(queries, 0, config.rope_theta)",
-                "- keys = rope(keys, 0, config.rope_theta)",
-                message=(
-                    "RoPE came before the norm. The norm's weight differs from number to number, and RoPE has already "
-                    "mixed the numbers: apply the norm first."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "heads as positions",
-                "- return projected.reshape(batch, num_tokens, count, config.head_dim).swapaxes(1, 2)",
-                "+ return projected.reshape(batch, num_tokens, count, config.head_dim)",
-                "- queries = rope(queries, 0, config.rope_theta)",
-                "- keys = rope(keys, 0, config.rope_theta)",
-                "- mixed = grouped_attention(queries, keys, values, mask)",
-                "+ queries = rope(queries, 0, config.rope_theta).swapaxes(1, 2)",
-                "+ keys = rope(keys, 0, config.rope_theta).swapaxes(1, 2)",
-                "+ mixed = grouped_attention(queries, keys, values.swapaxes(1, 2), mask)",
-                message=(
-                    "RoPE took the heads for positions: it uses the axis before the last. Move the heads to the front "
-                    "first."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "tokens and heads mixed",
-                "- mixed = mixed.swapaxes(1, 2).reshape(batch, num_tokens, -1)",
-                "+ mixed = mixed.reshape(batch, num_tokens, -1)",
-                message="On the way back the heads were not moved after the tokens before the reshape.",
-                hint=3,
-            ),
-            Slip(
-                "no output projection",
-                '- return mixed @ params[prefix + "o_proj.weight"].T',
-                "+ return mixed @ mx.eye(mixed.shape[-1], x.shape[-1])",
-                message="The output projection is missing.",
-                hint=3,
-            ),
-            Slip(
-                "projected from the wrong side",
-                '- projected = x @ params[prefix + name + ".weight"].T',
-                '+ projected = x @ params[prefix + name + ".weight"].reshape(x.shape[-1], -1)',
-                message=(
-                    "The weights have the shape [out, in], so a projection is `x @ weight.T`. A reshape to a shape "
-                    "that fits puts the numbers in the wrong places."
-                ),
-            ),
-            Slip(
-                "not transposed",
-                '- projected = x @ params[prefix + name + ".weight"].T',
-                '+ projected = x @ params[prefix + name + ".weight"]',
-                message="The weights have the shape [out, in]: a projection is `x @ weight.T`.",
-            ),
-            Slip(
-                "x is added",
-                '- return mixed @ params[prefix + "o_proj.weight"].T',
-                '+ return x + mixed @ params[prefix + "o_proj.weight"].T',
-                message=(
-                    "x was added at the end. The block does that, in chapter 12: attention returns only its own output."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "not masked",
-                "- mixed = grouped_attention(queries, keys, values, mask)",
-                "+ mixed = grouped_attention(queries, keys, values, mask | True)",
-                message="The mask is not used.",
-                hint=3,
-            ),
-            Slip(
-                "cut from its graph",
-                "  mixed = grouped_attention(queries, keys, values, mask)",
-                "+ mixed = mx.array(np.array(mixed))",
-                message="The numbers are right, but the gradient is cut off: NumPy keeps no graph. Use only `mx`.",
-                hint=3,
-            ),
+            r"""
+@ queries = rms_norm(queries, params[prefix + "q_norm.weight"], config.rms_norm_eps)
+@ keys = rms_norm(keys, params[prefix + "k_norm.weight"], config.rms_norm_eps)
+no norm (2)
++ pass
++ pass
+! Queries and keys are not normalized: that is Qwen2. Qwen3 has a norm for each, before RoPE.
+each other's norm (2)
++ queries = rms_norm(queries, params[prefix + "k_norm.weight"], config.rms_norm_eps)
++ keys = rms_norm(keys, params[prefix + "q_norm.weight"], config.rms_norm_eps)
+! Queries and keys got each other's norm weight.
+rms_norm_eps by heart (2)
++ queries = rms_norm(queries, params[prefix + "q_norm.weight"], 1e-6)
++ keys = rms_norm(keys, params[prefix + "k_norm.weight"], 1e-6)
+! 1e-6 is one model's `rms_norm_eps`. Other models have other values: use `config.rms_norm_eps`.
+
+no norm of the queries (2)
+- queries = rms_norm(queries, params[prefix + "q_norm.weight"], config.rms_norm_eps)
++ pass
+! The queries are not normalized. Normalize both queries and keys, each with its own weight.
+no norm of the keys (2)
+- keys = rms_norm(keys, params[prefix + "k_norm.weight"], config.rms_norm_eps)
++ pass
+! The keys are not normalized. Normalize both queries and keys, each with its own weight.
+a norm over all heads (2)
+  projected = x @ params[prefix + name + ".weight"].T
++ if name[0] != "v":
++     projected = rms_norm(projected, None, config.rms_norm_eps)
+- queries = rms_norm(queries, params[prefix + "q_norm.weight"], config.rms_norm_eps)
+- keys = rms_norm(keys, params[prefix + "k_norm.weight"], config.rms_norm_eps)
++ queries = queries * params[prefix + "q_norm.weight"]
++ keys = keys * params[prefix + "k_norm.weight"]
+! The norm was taken over the numbers of all heads together. Split first: normalize the D numbers of each head
+! separately.
+
+@ mixed = grouped_attention(queries, keys, values, mask)
+divided twice (3)
++ mixed = grouped_attention(queries / config.head_dim**0.5, keys, values, mask)
+! The scores are divided by sqrt(D) twice: `grouped_attention` does it already.
+not masked (3)
++ mixed = grouped_attention(queries, keys, values, mask | True)
+! The mask is not used.
+
+@ queries = rope(queries, 0, config.rope_theta)
+@ keys = rope(keys, 0, config.rope_theta)
+rope_theta by heart (2)
++ queries = rope(queries, 0, 1000000.0)
++ keys = rope(keys, 0, 1000000.0)
+! 1000000.0 is one model's `rope_theta`. Other models have other values: use `config.rope_theta`.
+no rope (2)
++ pass
++ pass
+! Nothing was rotated by its position, so this attention cannot tell first from last.
+
+queries alone are turned (2)
+- keys = rope(keys, 0, config.rope_theta)
++ pass
+! Only the queries were rotated. A score depends on the *difference* of positions only if both are.
+keys alone are turned (2)
+- queries = rope(queries, 0, config.rope_theta)
++ pass
+! Only the keys were rotated. A score depends on the *difference* of positions only if both are.
+values turned (2)
+  keys = rope(keys, 0, config.rope_theta)
++ values = rope(values, 0, config.rope_theta)
+! The values were rotated too. Positions are only for the scores; leave the values as they are.
+rope first (2)
+  values = heads("v_proj", config.num_key_value_heads)
++ queries = rope(queries, 0, config.rope_theta)
++ keys = rope(keys, 0, config.rope_theta)
+- queries = rope(queries, 0, config.rope_theta)
+- keys = rope(keys, 0, config.rope_theta)
+! RoPE came before the norm. The norm's weight differs from number to number, and RoPE has already mixed the numbers:
+! apply the norm first.
+heads as positions (2)
+- return projected.reshape(batch, num_tokens, count, config.head_dim).swapaxes(1, 2)
++ return projected.reshape(batch, num_tokens, count, config.head_dim)
+- queries = rope(queries, 0, config.rope_theta)
+- keys = rope(keys, 0, config.rope_theta)
+- mixed = grouped_attention(queries, keys, values, mask)
++ queries = rope(queries, 0, config.rope_theta).swapaxes(1, 2)
++ keys = rope(keys, 0, config.rope_theta).swapaxes(1, 2)
++ mixed = grouped_attention(queries, keys, values.swapaxes(1, 2), mask)
+! RoPE took the heads for positions: it uses the axis before the last. Move the heads to the front first.
+tokens and heads mixed (3)
+- mixed = mixed.swapaxes(1, 2).reshape(batch, num_tokens, -1)
++ mixed = mixed.reshape(batch, num_tokens, -1)
+! On the way back the heads were not moved after the tokens before the reshape.
+
+@ return mixed @ params[prefix + "o_proj.weight"].T
+no output projection (3)
++ return mixed @ mx.eye(mixed.shape[-1], x.shape[-1])
+! The output projection is missing.
+x is added (3)
++ return x + mixed @ params[prefix + "o_proj.weight"].T
+! x was added at the end. The block does that, in chapter 12: attention returns only its own output.
+
+@ projected = x @ params[prefix + name + ".weight"].T
+projected from the wrong side
++ projected = x @ params[prefix + name + ".weight"].reshape(x.shape[-1], -1)
+! The weights have the shape [out, in], so a projection is `x @ weight.T`. A reshape to a shape that fits puts the
+! numbers in the wrong places.
+not transposed
++ projected = x @ params[prefix + name + ".weight"]
+! The weights have the shape [out, in]: a projection is `x @ weight.T`.
+
+cut from its graph (3)
+  mixed = grouped_attention(queries, keys, values, mask)
++ mixed = mx.array(np.array(mixed))
+! The numbers are right, but the gradient is cut off: NumPy keeps no graph. Use only `mx`.
+""",
         ),
     ),
     run=_result_and_gradient,
@@ -1222,121 +958,64 @@ LEAKS = Exercise(
     ),
     mistakes=slips(
         leaks,
-        Slip(
-            "a sum over the row",
-            "- gradient = mx.grad(lambda x: forward(x)[i, c])(x)",
-            "+ gradient = mx.grad(lambda x: forward(x)[i].sum())(x)",
-            message=(
-                "The sum of a row can stay the same while its numbers move in opposite directions. Take each number "
-                "by itself."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "a sum of squares",
-            "- gradient = mx.grad(lambda x: forward(x)[i, c])(x)",
-            "+ gradient = mx.grad(lambda x: (forward(x)[i] ** 2).sum())(x)",
-            message=(
-                "A sum of squares can stay the same too, as for a point that moves around a circle. Take each number "
-                "by itself."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "a sum without signs",
-            "- gradient = mx.grad(lambda x: forward(x)[i, c])(x)",
-            "+ gradient = mx.grad(lambda x: mx.abs(forward(x)[i]).sum())(x)",
-            message=(
-                "A sum of absolute values can stay the same too, as for two shares of a whole. Take each number by "
-                "itself."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "the largest of the row",
-            "- gradient = mx.grad(lambda x: forward(x)[i, c])(x)",
-            "+ gradient = mx.grad(lambda x: forward(x)[i].max())(x)",
-            message="You looked only at the largest number of each row. Take each number by itself.",
-            hint=2,
-        ),
-        Slip(
-            "a sum over the token",
-            "- if mx.any(gradient[j] != 0):",
-            "+ if gradient[j].sum() != 0:",
-            message=(
-                "The sum of a token's gradients can be 0 although the gradients are not: x[0] - x[1] has the "
-                "gradients 1 and -1."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "a threshold",
-            "- if mx.any(gradient[j] != 0):",
-            "+ if mx.any(mx.abs(gradient[j]) > 1e-4):",
-            message=(
-                "A small leak is a leak, and a model will learn to read it. A masked token has a gradient of exactly 0."
-            ),
-        ),
-        Slip(
-            "a tiny threshold",
-            "- if mx.any(gradient[j] != 0):",
-            "+ if mx.any(mx.abs(gradient[j]) > 1e-12):",
-            message="Even the lowest threshold lets some leaks through. A masked token has a gradient of exactly 0.",
-        ),
-        Slip(
-            "itself",
-            "- for j in range(i + 1, num_tokens):",
-            "+ for j in range(i, num_tokens):",
-            message="A token may look at itself: begin with j = i + 1.",
-            hint=3,
-        ),
-        Slip(
-            "next token alone",
-            "- for j in range(i + 1, num_tokens):",
-            "+ for j in range(i + 1, min(i + 2, num_tokens)):",
-            message="You looked only at the very next token. A leak can skip tokens.",
-            hint=3,
-        ),
-        Slip(
-            "the past",
-            "- for j in range(i + 1, num_tokens):",
-            "+ for j in range(i):",
-            message="Those are tokens *before* i, which token i may see. The future is j > i.",
-            hint=3,
-        ),
-        Slip(
-            "turned round",
-            "- found.add((i, j))",
-            "+ found.add((j, i))",
-            message="The pairs are reversed: i is the token that looks, j the token that it sees.",
-        ),
-        Slip(
-            "the first number of a row",
-            "- for c in range(width):",
-            "+ for c in range(1):",
-            message="You looked only at the first number of each row.",
-        ),
-        Slip(
-            "the last number of a row",
-            "- for c in range(width):",
-            "+ for c in range(width - 1, width):",
-            message="You looked only at the last number of each row.",
-        ),
-        Slip(
-            "as many numbers as a token has",
-            "- for c in range(width):",
-            "+ for c in range(min(width, x.shape[1])):",
-            message=(
-                "A row of the result has C' numbers, which may be more than the C numbers of a token. Check them all."
-            ),
-        ),
-        Slip(
-            "the last row",
-            "- for i in range(num_tokens):",
-            "+ for i in range(num_tokens - 1, num_tokens):",
-            message="You checked only the last token, and that one has no future.",
-            hint=3,
-        ),
+        r"""
+@ gradient = mx.grad(lambda x: forward(x)[i, c])(x)
+a sum over the row (2)
++ gradient = mx.grad(lambda x: forward(x)[i].sum())(x)
+! The sum of a row can stay the same while its numbers move in opposite directions. Take each number by itself.
+a sum of squares (2)
++ gradient = mx.grad(lambda x: (forward(x)[i] ** 2).sum())(x)
+! A sum of squares can stay the same too, as for a point that moves around a circle. Take each number by itself.
+a sum without signs (2)
++ gradient = mx.grad(lambda x: mx.abs(forward(x)[i]).sum())(x)
+! A sum of absolute values can stay the same too, as for two shares of a whole. Take each number by itself.
+the largest of the row (2)
++ gradient = mx.grad(lambda x: forward(x)[i].max())(x)
+! You looked only at the largest number of each row. Take each number by itself.
+
+@ if mx.any(gradient[j] != 0):
+a sum over the token (2)
++ if gradient[j].sum() != 0:
+! The sum of a token's gradients can be 0 although the gradients are not: x[0] - x[1] has the gradients 1 and -1.
+a threshold
++ if mx.any(mx.abs(gradient[j]) > 1e-4):
+! A small leak is a leak, and a model will learn to read it. A masked token has a gradient of exactly 0.
+a tiny threshold
++ if mx.any(mx.abs(gradient[j]) > 1e-12):
+! Even the lowest threshold lets some leaks through. A masked token has a gradient of exactly 0.
+
+@ for j in range(i + 1, num_tokens):
+itself (3)
++ for j in range(i, num_tokens):
+! A token may look at itself: begin with j = i + 1.
+next token alone (3)
++ for j in range(i + 1, min(i + 2, num_tokens)):
+! You looked only at the very next token. A leak can skip tokens.
+the past (3)
++ for j in range(i):
+! Those are tokens *before* i, which token i may see. The future is j > i.
+
+turned round
+- found.add((i, j))
++ found.add((j, i))
+! The pairs are reversed: i is the token that looks, j the token that it sees.
+
+@ for c in range(width):
+the first number of a row
++ for c in range(1):
+! You looked only at the first number of each row.
+the last number of a row
++ for c in range(width - 1, width):
+! You looked only at the last number of each row.
+as many numbers as a token has
++ for c in range(min(width, x.shape[1])):
+! A row of the result has C' numbers, which may be more than the C numbers of a token. Check them all.
+
+the last row (3)
+- for i in range(num_tokens):
++ for i in range(num_tokens - 1, num_tokens):
+! You checked only the last token, and that one has no future.
+""",
     ),
     run=_pairs,
     explain=(
@@ -1418,60 +1097,38 @@ WITHOUT_HEAD = Exercise(
     cases=((0, 0, [[3, 1, 4, 1, 5]]), (1, 2, [[3, 1, 4], [2, 6, 5]]), (0, 5, [[7]])),
     mistakes=slips(
         without_head,
-        Slip(
-            "every other value is None",
-            "- return value",
-            "+ return None",
-            message="`watch` has to return something at every call: for every other name, return `value`.",
-            hint=2,
-        ),
-        Slip(
-            "in every layer",
-            '- if name != f"layers.{layer}.self_attn.mixed":',
-            '+ if not name.endswith("self_attn.mixed"):',
-            message="The head was removed from every layer. The name says which layer it is.",
-            hint=2,
-        ),
-        Slip(
-            "layer 11 as well",
-            '- if name != f"layers.{layer}.self_attn.mixed":',
-            '+ if not name.endswith(f"{layer}.self_attn.mixed"):',
-            message="The head was also removed from layer 11, whose name ends in the same way. Compare the whole name.",
-            hint=2,
-        ),
-        Slip(
-            "a token taken out",
-            "- keep = mx.arange(value.shape[1]) != head",
-            "- return value * keep[None, :, None, None]",
-            "+ keep = mx.arange(value.shape[2]) != head",
-            "+ return value * keep[None, None, :, None]",
-            message="That removed a token. The heads are axis 1 of [B, H, T, D].",
-            hint=3,
-        ),
-        Slip(
-            "the others",
-            "- keep = mx.arange(value.shape[1]) != head",
-            "+ keep = mx.arange(value.shape[1]) == head",
-            message="All heads except this one were removed.",
-            hint=3,
-        ),
-        Slip(
-            "the weights",
-            '- if name != f"layers.{layer}.self_attn.mixed":',
-            '+ if name != f"layers.{layer}.self_attn.scores":',
-            message=(
-                "With scores of 0 a head is not silent: it mixes all tokens evenly, even the future ones. `mixed` is "
-                "what it passes on."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "nothing is taken out",
-            "- return value * keep[None, :, None, None]",
-            "+ return value",
-            message="The logits are those of the whole model: no head was removed.",
-            hint=3,
-        ),
+        r"""
+every other value is None (2)
+- return value
++ return None
+! `watch` has to return something at every call: for every other name, return `value`.
+
+@ if name != f"layers.{layer}.self_attn.mixed":
+in every layer (2)
++ if not name.endswith("self_attn.mixed"):
+! The head was removed from every layer. The name says which layer it is.
+layer 11 as well (2)
++ if not name.endswith(f"{layer}.self_attn.mixed"):
+! The head was also removed from layer 11, whose name ends in the same way. Compare the whole name.
+the weights (2)
++ if name != f"layers.{layer}.self_attn.scores":
+! With scores of 0 a head is not silent: it mixes all tokens evenly, even the future ones. `mixed` is what it passes on.
+
+a token taken out (3)
+- keep = mx.arange(value.shape[1]) != head
+- return value * keep[None, :, None, None]
++ keep = mx.arange(value.shape[2]) != head
++ return value * keep[None, None, :, None]
+! That removed a token. The heads are axis 1 of [B, H, T, D].
+the others (3)
+- keep = mx.arange(value.shape[1]) != head
++ keep = mx.arange(value.shape[1]) == head
+! All heads except this one were removed.
+nothing is taken out (3)
+- return value * keep[None, :, None, None]
++ return value
+! The logits are those of the whole model: no head was removed.
+""",
     ),
     run=_logits_without,
 )

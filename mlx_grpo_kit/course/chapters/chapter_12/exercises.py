@@ -8,7 +8,7 @@ import numpy as np
 from mlx_grpo_kit.course.chapters.chapter_12.patients import CAUSES, DIAGNOSIS
 from mlx_grpo_kit.course.compare import Told
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
-from mlx_grpo_kit.course.slips import Slip, slips
+from mlx_grpo_kit.course.slips import slips
 from mlx_grpo_kit.qwen3 import Qwen3Config
 from mlx_grpo_kit.qwen3.forward import attention, mlp, rms_norm, visible
 from mlx_grpo_kit.qwen3.params import param_shapes
@@ -103,93 +103,61 @@ COUNT = Exercise(
     ),
     mistakes=slips(
         count_parameters,
-        Slip(
-            "always tied",
-            "- matrices = 1 if config.tie_word_embeddings else 2",
-            "+ matrices = 1",
-            message="If the output layer is not tied, it is a separate matrix, as large as the embedding.",
-        ),
-        Slip(
-            "never tied",
-            "- matrices = 1 if config.tie_word_embeddings else 2",
-            "+ matrices = 2",
-            message="A tied output layer is the embedding: the same numbers, counted once.",
-        ),
-        Slip(
-            "head_dim from the hidden size",
-            "- hidden, head_dim = config.hidden_size, config.head_dim",
-            "+ hidden, head_dim = config.hidden_size, config.hidden_size // config.num_attention_heads",
-            message=(
-                "You used the hidden size divided by the number of heads as `head_dim`. In Qwen3 it is an independent "
-                "number: 0.6B has 16 heads of 128 with a hidden size of 1024."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "keys as queries",
-            "- queries, keys = config.num_attention_heads * head_dim, config.num_key_value_heads * head_dim",
-            "+ queries, keys = config.num_attention_heads * head_dim, config.num_attention_heads * head_dim",
-            message="Keys and values have fewer heads than queries: `num_key_value_heads`.",
-            hint=2,
-        ),
-        Slip(
-            "square projections",
-            "- attention = 2 * hidden * queries + 2 * hidden * keys + 2 * head_dim",
-            "+ attention = 2 * hidden * hidden + 2 * hidden * keys + 2 * head_dim",
-            message=(
-                "`q_proj` and `o_proj` need not be square: one side is the hidden size, the other `num_attention_heads"
-                " * head_dim`."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "no norms of heads",
-            "- attention = 2 * hidden * queries + 2 * hidden * keys + 2 * head_dim",
-            "+ attention = 2 * hidden * queries + 2 * hidden * keys",
-            message="`q_norm` and `k_norm` are missing: they have `head_dim` numbers each, shared by all heads.",
-        ),
-        Slip(
-            "norms for each head",
-            "- attention = 2 * hidden * queries + 2 * hidden * keys + 2 * head_dim",
-            "+ attention = 2 * hidden * queries + 2 * hidden * keys + queries + keys",
-            message="`q_norm` and `k_norm` have `head_dim` numbers each, and all heads share them.",
-        ),
-        Slip(
-            "no final norm",
-            "- ends = matrices * config.vocab_size * hidden + hidden",
-            "+ ends = matrices * config.vocab_size * hidden",
-            message="The final norm is missing: it has `hidden_size` numbers.",
-        ),
-        Slip(
-            "one norm in a layer",
-            "- norms = 2 * hidden",
-            "+ norms = 1 * hidden",
-            message="A layer has two norms of the stream, not one.",
-        ),
-        Slip(
-            "biases",
-            "- attention = 2 * hidden * queries + 2 * hidden * keys + 2 * head_dim",
-            "+ attention = 2 * hidden * queries + 2 * hidden * keys + 2 * head_dim + queries + 2 * keys",
-            message="Queries, keys and values have no biases in Qwen3: count only what the table lists.",
-        ),
-        Slip(
-            "no norms in the layers",
-            "- return config.num_hidden_layers * (attention + mlp + norms) + ends",
-            "+ return config.num_hidden_layers * (attention + mlp) + ends",
-            message="The two norms of each layer are missing.",
-        ),
-        Slip(
-            "two matrices in the mlp",
-            "- mlp = 3 * hidden * config.intermediate_size",
-            "+ mlp = 2 * hidden * config.intermediate_size",
-            message="The MLP has three matrices: gate, up and down.",
-        ),
-        Slip(
-            "one layer",
-            "- return config.num_hidden_layers * (attention + mlp + norms) + ends",
-            "+ return (attention + mlp + norms) + ends",
-            message="That is right for a single layer. There are `num_hidden_layers` layers.",
-        ),
+        r"""
+@ matrices = 1 if config.tie_word_embeddings else 2
+always tied
++ matrices = 1
+! If the output layer is not tied, it is a separate matrix, as large as the embedding.
+never tied
++ matrices = 2
+! A tied output layer is the embedding: the same numbers, counted once.
+
+head_dim from the hidden size (2)
+- hidden, head_dim = config.hidden_size, config.head_dim
++ hidden, head_dim = config.hidden_size, config.hidden_size // config.num_attention_heads
+! You used the hidden size divided by the number of heads as `head_dim`. In Qwen3 it is an independent number: 0.6B has
+! 16 heads of 128 with a hidden size of 1024.
+keys as queries (2)
+- queries, keys = config.num_attention_heads * head_dim, config.num_key_value_heads * head_dim
++ queries, keys = config.num_attention_heads * head_dim, config.num_attention_heads * head_dim
+! Keys and values have fewer heads than queries: `num_key_value_heads`.
+
+@ attention = 2 * hidden * queries + 2 * hidden * keys + 2 * head_dim
+square projections (2)
++ attention = 2 * hidden * hidden + 2 * hidden * keys + 2 * head_dim
+! `q_proj` and `o_proj` need not be square: one side is the hidden size, the other `num_attention_heads * head_dim`.
+no norms of heads
++ attention = 2 * hidden * queries + 2 * hidden * keys
+! `q_norm` and `k_norm` are missing: they have `head_dim` numbers each, shared by all heads.
+norms for each head
++ attention = 2 * hidden * queries + 2 * hidden * keys + queries + keys
+! `q_norm` and `k_norm` have `head_dim` numbers each, and all heads share them.
+biases
++ attention = 2 * hidden * queries + 2 * hidden * keys + 2 * head_dim + queries + 2 * keys
+! Queries, keys and values have no biases in Qwen3: count only what the table lists.
+
+no final norm
+- ends = matrices * config.vocab_size * hidden + hidden
++ ends = matrices * config.vocab_size * hidden
+! The final norm is missing: it has `hidden_size` numbers.
+one norm in a layer
+- norms = 2 * hidden
++ norms = 1 * hidden
+! A layer has two norms of the stream, not one.
+
+@ return config.num_hidden_layers * (attention + mlp + norms) + ends
+no norms in the layers
++ return config.num_hidden_layers * (attention + mlp) + ends
+! The two norms of each layer are missing.
+one layer
++ return (attention + mlp + norms) + ends
+! That is right for a single layer. There are `num_hidden_layers` layers.
+
+two matrices in the mlp
+- mlp = 3 * hidden * config.intermediate_size
++ mlp = 2 * hidden * config.intermediate_size
+! The MLP has three matrices: gate, up and down.
+""",
     ),
     run=_whole,
     explain="Of Qwen3-0.6B's 596,049,920 numbers a quarter is the embedding. `count_total_parameters` is the kit's.",
@@ -231,50 +199,34 @@ NAMES = Exercise(
     ),
     mistakes=slips(
         kit_name,
-        Slip(
-            "every norm is final",
-            '- if name == "norm.weight":',
-            '-     return "final_norm.weight"',
-            '- return name.replace("embed_tokens.", "embedding.")',
-            '+ return name.replace("embed_tokens.", "embedding.").replace("norm.", "final_norm.")',
-            message="Other names end with `norm.` too: the names in the layers stay as they are.",
-            hint=2,
-        ),
-        Slip(
-            "the final norm forgotten",
-            '- if name == "norm.weight":',
-            '-     return "final_norm.weight"',
-            message="The norm after the last layer is `final_norm` in the kit.",
-            hint=2,
-        ),
-        Slip(
-            "the embedding forgotten",
-            '- return name.replace("embed_tokens.", "embedding.")',
-            "+ return name",
-            message="`embed_tokens` is `embedding` in the kit.",
-            hint=2,
-        ),
-        Slip(
-            "six characters cut",
-            '- name = name.removeprefix("model.")',
-            "+ name = name[6:]",
-            message='`lm_head.weight` has no "model." in front, so nothing may be cut from it.',
-        ),
-        Slip(
-            "letters stripped",
-            '- name = name.removeprefix("model.")',
-            '+ name = name.lstrip("model.")',
-            message=(
-                '`lstrip("model.")` removes *any* of these letters, in any order, until it meets another one: it took '
-                "two from `embed_tokens`. `removeprefix` removes the whole word."
-            ),
-        ),
-        Slip(
-            "the prefix stays",
-            '- name = name.removeprefix("model.")',
-            "+ name = name",
-            message='The kit has no "model." in front.',
-        ),
+        r"""
+every norm is final (2)
+- if name == "norm.weight":
+-     return "final_norm.weight"
+- return name.replace("embed_tokens.", "embedding.")
++ return name.replace("embed_tokens.", "embedding.").replace("norm.", "final_norm.")
+! Other names end with `norm.` too: the names in the layers stay as they are.
+the final norm forgotten (2)
+- if name == "norm.weight":
+-     return "final_norm.weight"
+! The norm after the last layer is `final_norm` in the kit.
+the embedding forgotten (2)
+- return name.replace("embed_tokens.", "embedding.")
++ return name
+! `embed_tokens` is `embedding` in the kit.
+
+@ name = name.removeprefix("model.")
+six characters cut
++ name = name[6:]
+! `lm_head.weight` has no "model." in front, so nothing may be cut from it.
+letters stripped
++ name = name.lstrip("model.")
+! `lstrip("model.")` removes *any* of these letters, in any order, until it meets another one: it took two from
+! `embed_tokens`. `removeprefix` removes the whole word.
+the prefix stays
++ name = name
+! The kit has no "model." in front.
+""",
     ),
 )
 
@@ -370,103 +322,64 @@ READ = Exercise(
     ),
     mistakes=slips(
         read_safetensors,
-        Slip(
-            "offsets from the start of the file",
-            '- start, end = (8 + length + place for place in entry["data_offsets"])',
-            '+ start, end = (place for place in entry["data_offsets"])',
-            message="The offsets count from the end of the header, where the numbers begin.",
-            hint=2,
-        ),
-        Slip(
-            "eight bytes off",
-            '- start, end = (8 + length + place for place in entry["data_offsets"])',
-            '+ start, end = (length + place for place in entry["data_offsets"])',
-            message="You are 8 bytes too early: before the header there are the 8 bytes of its length.",
-            hint=2,
-        ),
-        Slip(
-            "one array after the other",
-            "- arrays = {}",
-            "+ arrays, end = {}, 8 + length",
-            '- start, end = (8 + length + place for place in entry["data_offsets"])',
-            "+ start, end = (end, end + {'F32': 4, 'BF16': 2}[entry['dtype']] * int(np.prod(entry['shape'])))",
-            message="The header need not list the arrays in the order of their numbers: use each one's `data_offsets`.",
-            hint=2,
-        ),
-        Slip(
-            "flat",
-            '- arrays[name] = numbers.reshape(entry["shape"])',
-            "+ arrays[name] = numbers",
-            message="The numbers are right, but flat: reshape them.",
-            hint=2,
-        ),
-        Slip(
-            "on its side",
-            '- arrays[name] = numbers.reshape(entry["shape"])',
-            '+ arrays[name] = numbers.reshape(entry["shape"][::-1]).T',
-            message=("The numbers of the last axis are next to each other in the file: reshape to the shape as it is."),
-            hint=2,
-        ),
-        Slip(
-            "float16",
-            '- upper_half = np.frombuffer(content[start:end], "<u2")',
-            "- numbers = (upper_half.astype(np.uint32) << 16).view(np.float32)",
-            '+ upper_half = np.frombuffer(content[start:end], "<f2")',
-            "+ numbers = upper_half.astype(np.float32)",
-            message=(
-                "float16 and bfloat16 both have 16 bits, but divide them differently (5 and 8 of them for the "
-                "exponent)."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "the lower half",
-            "- numbers = (upper_half.astype(np.uint32) << 16).view(np.float32)",
-            "+ numbers = (upper_half.astype(np.uint32)).view(np.float32)",
-            message="The 16 bits landed in the lower half of the float32: shift them up.",
-            hint=3,
-        ),
-        Slip(
-            "converted bits",
-            "- numbers = (upper_half.astype(np.uint32) << 16).view(np.float32)",
-            "+ numbers = (upper_half.astype(np.uint32) << 16).astype(np.float32)",
-            message=(
-                "`astype` converts the *integer* that the bits spell into a float; `.view(np.float32)` keeps the bits."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "metadata read as an array",
-            '- header.pop("__metadata__", None)',
-            message='"__metadata__" is not an array: leave it out.',
-        ),
-        Slip(
-            "one byte of eight",
-            '- length = int.from_bytes(content[:8], "little")',
-            '+ length = int.from_bytes(content[:1], "little")',
-            message="The header was cut off. Its length takes 8 bytes: one byte holds at most 255.",
-        ),
-        Slip(
-            "two bytes of eight",
-            '- length = int.from_bytes(content[:8], "little")',
-            '+ length = int.from_bytes(content[:2], "little")',
-            message="A long header was cut off. Its length takes 8 bytes: two bytes hold at most 65,535.",
-        ),
-        Slip(
-            "names of the kit",
-            '- arrays[name] = numbers.reshape(entry["shape"])',
-            '+ arrays[kit_name(name)] = numbers.reshape(entry["shape"])',
-            message="Keep the names as they are in the file: the translation of 12.2 comes after reading.",
-        ),
-        Slip(
-            "big end first",
-            '- length = int.from_bytes(content[:8], "little")',
-            '+ length = int.from_bytes(content[:8], "big")',
-            message=(
-                "Numbers were read as header text. The first 8 bytes give the length of the header, with the lowest "
-                "byte first (little-endian)."
-            ),
-        ),
+        r"""
+@ start, end = (8 + length + place for place in entry["data_offsets"])
+offsets from the start of the file (2)
++ start, end = (place for place in entry["data_offsets"])
+! The offsets count from the end of the header, where the numbers begin.
+eight bytes off (2)
++ start, end = (length + place for place in entry["data_offsets"])
+! You are 8 bytes too early: before the header there are the 8 bytes of its length.
+
+one array after the other (2)
+- arrays = {}
++ arrays, end = {}, 8 + length
+- start, end = (8 + length + place for place in entry["data_offsets"])
++ start, end = (end, end + {'F32': 4, 'BF16': 2}[entry['dtype']] * int(np.prod(entry['shape'])))
+! The header need not list the arrays in the order of their numbers: use each one's `data_offsets`.
+
+@ arrays[name] = numbers.reshape(entry["shape"])
+flat (2)
++ arrays[name] = numbers
+! The numbers are right, but flat: reshape them.
+on its side (2)
++ arrays[name] = numbers.reshape(entry["shape"][::-1]).T
+! The numbers of the last axis are next to each other in the file: reshape to the shape as it is.
+names of the kit
++ arrays[kit_name(name)] = numbers.reshape(entry["shape"])
+! Keep the names as they are in the file: the translation of 12.2 comes after reading.
+
+float16 (3)
+- upper_half = np.frombuffer(content[start:end], "<u2")
+- numbers = (upper_half.astype(np.uint32) << 16).view(np.float32)
++ upper_half = np.frombuffer(content[start:end], "<f2")
++ numbers = upper_half.astype(np.float32)
+! float16 and bfloat16 both have 16 bits, but divide them differently (5 and 8 of them for the exponent).
+
+@ numbers = (upper_half.astype(np.uint32) << 16).view(np.float32)
+the lower half (3)
++ numbers = (upper_half.astype(np.uint32)).view(np.float32)
+! The 16 bits landed in the lower half of the float32: shift them up.
+converted bits (3)
++ numbers = (upper_half.astype(np.uint32) << 16).astype(np.float32)
+! `astype` converts the *integer* that the bits spell into a float; `.view(np.float32)` keeps the bits.
+
+metadata read as an array
+- header.pop("__metadata__", None)
+! "__metadata__" is not an array: leave it out.
+
+@ length = int.from_bytes(content[:8], "little")
+one byte of eight
++ length = int.from_bytes(content[:1], "little")
+! The header was cut off. Its length takes 8 bytes: one byte holds at most 255.
+two bytes of eight
++ length = int.from_bytes(content[:2], "little")
+! A long header was cut off. Its length takes 8 bytes: two bytes hold at most 65,535.
+big end first
++ length = int.from_bytes(content[:8], "big")
+! Numbers were read as header text. The first 8 bytes give the length of the header, with the lowest byte first
+! (little-endian).
+""",
     ),
     run=_float32_arrays,
 )
@@ -529,139 +442,89 @@ BLOCK = Exercise(
     ),
     mistakes=slips(
         transformer_block,
-        Slip(
-            "a mask of its own",
-            '- x = x + attention(config, params, at + "self_attn.", normed, mask)',
-            '+ x = x + attention(config, params, at + "self_attn.", normed, visible(x.shape[1], x.shape[1], 0))',
-            message=(
-                "`mask` is not used. The caller decides which positions may be seen: in a batch some rows begin with "
-                "padding."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "post-norm",
-            '- normed = rms_norm(x, params[at + "input_layernorm.weight"], config.rms_norm_eps)',
-            '- x = x + attention(config, params, at + "self_attn.", normed, mask)',
-            '- normed = rms_norm(x, params[at + "post_attention_layernorm.weight"], config.rms_norm_eps)',
-            '+ x = rms_norm(x + attention(config, params, at + "self_attn.", x, mask), params[at + "input_layernorm.weight"], config.rms_norm_eps)',  # noqa: E501
-            "- return x + mlp(normed, gate, up, down)",
-            '+ return rms_norm(x + mlp(x, gate, up, down), params[at + "post_attention_layernorm.weight"], config.rms_norm_eps)',  # noqa: E501
-            message=(
-                "That is post-norm: the norm comes after the sum. Here it comes before attention and before the MLP, "
-                "and the stream itself is never normalized."
-            ),
-        ),
-        Slip(
-            "the norm replaces the stream",
-            '- normed = rms_norm(x, params[at + "input_layernorm.weight"], config.rms_norm_eps)',
-            '+ normed = x = rms_norm(x, params[at + "input_layernorm.weight"], config.rms_norm_eps)',
-            '- normed = rms_norm(x, params[at + "post_attention_layernorm.weight"], config.rms_norm_eps)',
-            '+ normed = x = rms_norm(x, params[at + "post_attention_layernorm.weight"], config.rms_norm_eps)',
-            message="The norm has replaced the stream. Add to `x` as it was.",
-        ),
-        Slip(
-            "no residual around attention",
-            '- x = x + attention(config, params, at + "self_attn.", normed, mask)',
-            '+ x = attention(config, params, at + "self_attn.", normed, mask)',
-            message="Attention's result has to be added to the stream; here it replaced it.",
-        ),
-        Slip(
-            "no residual around the mlp",
-            "- return x + mlp(normed, gate, up, down)",
-            "+ return mlp(normed, gate, up, down)",
-            message="The MLP's result has to be added to the stream; here it replaced it.",
-        ),
-        Slip(
-            "side by side",
-            '- x = x + attention(config, params, at + "self_attn.", normed, mask)',
-            '+ y = attention(config, params, at + "self_attn.", normed, mask)',
-            "- return x + mlp(normed, gate, up, down)",
-            "+ return x + y + mlp(normed, gate, up, down)",
-            message=(
-                "The MLP should read the stream *after* attention has added to it. Here the two run in parallel (some "
-                "models are built like that, but Qwen3 is not)."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "no second norm",
-            "- return x + mlp(normed, gate, up, down)",
-            "+ return x + mlp(x, gate, up, down)",
-            message="The MLP reads the normalized stream too. Its norm is `post_attention_layernorm`.",
-            hint=3,
-        ),
-        Slip(
-            "no first norm",
-            '- x = x + attention(config, params, at + "self_attn.", normed, mask)',
-            '+ x = x + attention(config, params, at + "self_attn.", x, mask)',
-            message="Attention has to read the normalized stream.",
-            hint=3,
-        ),
-        Slip(
-            "one norm for both",
-            '- normed = rms_norm(x, params[at + "post_attention_layernorm.weight"], config.rms_norm_eps)',
-            '+ normed = rms_norm(x, params[at + "input_layernorm.weight"], config.rms_norm_eps)',
-            message="The second norm has its own weights, `post_attention_layernorm`.",
-            hint=3,
-        ),
-        Slip(
-            "the old norm in the mlp",
-            '- normed = rms_norm(x, params[at + "post_attention_layernorm.weight"], config.rms_norm_eps)',
-            message="The MLP got the norm from before attention. It needs the norm of the new `x`.",
-            hint=3,
-        ),
-        Slip(
-            "always the first layer",
-            '- at = f"layers.{layer}."',
-            '+ at = f"layers.0."',
-            message="Every layer has its own weights.",
-            hint=2,
-        ),
-        Slip(
-            "norms swapped",
-            '  at = f"layers.{layer}."',
-            '+ normed = rms_norm(x, params[at + "post_attention_layernorm.weight"], config.rms_norm_eps)',
-            '+ x = x + attention(config, params, at + "self_attn.", normed, mask)',
-            '- x = x + attention(config, params, at + "self_attn.", normed, mask)',
-            '- normed = rms_norm(x, params[at + "post_attention_layernorm.weight"], config.rms_norm_eps)',
-            message=(
-                "The weights of the two norms are swapped: `input_layernorm` comes before attention, "
-                "`post_attention_layernorm` after it, before the MLP."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "the old stream at the end",
-            '- x = x + attention(config, params, at + "self_attn.", normed, mask)',
-            '+ before, x = x, x + attention(config, params, at + "self_attn.", normed, mask)',
-            "- return x + mlp(normed, gate, up, down)",
-            "+ return before + mlp(normed, gate, up, down)",
-            message="The output of attention is lost: add the MLP's result to the stream that includes it.",
-            hint=3,
-        ),
-        Slip(
-            "a fixed eps",
-            '- normed = rms_norm(x, params[at + "input_layernorm.weight"], config.rms_norm_eps)',
-            '+ normed = rms_norm(x, params[at + "input_layernorm.weight"], 1e-6)',
-            '- normed = rms_norm(x, params[at + "post_attention_layernorm.weight"], config.rms_norm_eps)',
-            '+ normed = rms_norm(x, params[at + "post_attention_layernorm.weight"], 1e-6)',
-            message="This is nearly right: the norms need `config.rms_norm_eps`, which is not the same in every model.",
-        ),
-        Slip(
-            "a prefix without its dot",
-            '- x = x + attention(config, params, at + "self_attn.", normed, mask)',
-            '+ x = x + attention(config, params, at + "self_attn", normed, mask)',
-            message='The prefix ends with a dot: `attention` puts "q_proj.weight" directly after it.',
-            hint=2,
-        ),
-        Slip(
-            "gate and up swapped",
-            '- gate, up, down = (params[f"{at}mlp.{name}_proj.weight"] for name in ("gate", "up", "down"))',
-            '+ gate, up, down = (params[f"{at}mlp.{name}_proj.weight"] for name in ("up", "gate", "down"))',
-            message="`mlp` takes its weights in the order gate, up, down.",
-            hint=2,
-        ),
+        r"""
+@ x = x + attention(config, params, at + "self_attn.", normed, mask)
+a mask of its own (2)
++ x = x + attention(config, params, at + "self_attn.", normed, visible(x.shape[1], x.shape[1], 0))
+! `mask` is not used. The caller decides which positions may be seen: in a batch some rows begin with padding.
+no residual around attention
++ x = attention(config, params, at + "self_attn.", normed, mask)
+! Attention's result has to be added to the stream; here it replaced it.
+no first norm (3)
++ x = x + attention(config, params, at + "self_attn.", x, mask)
+! Attention has to read the normalized stream.
+a prefix without its dot (2)
++ x = x + attention(config, params, at + "self_attn", normed, mask)
+! The prefix ends with a dot: `attention` puts "q_proj.weight" directly after it.
+
+post-norm
+- normed = rms_norm(x, params[at + "input_layernorm.weight"], config.rms_norm_eps)
+- x = x + attention(config, params, at + "self_attn.", normed, mask)
+- normed = rms_norm(x, params[at + "post_attention_layernorm.weight"], config.rms_norm_eps)
++ x = x + attention(config, params, at + "self_attn.", x, mask)
++ x = rms_norm(x, params[at + "input_layernorm.weight"], config.rms_norm_eps)
+- return x + mlp(normed, gate, up, down)
++ return rms_norm(x + mlp(x, gate, up, down), params[at + "post_attention_layernorm.weight"], config.rms_norm_eps)
+! That is post-norm: the norm comes after the sum. Here it comes before attention and before the MLP, and the stream
+! itself is never normalized.
+the norm replaces the stream
+- normed = rms_norm(x, params[at + "input_layernorm.weight"], config.rms_norm_eps)
++ normed = x = rms_norm(x, params[at + "input_layernorm.weight"], config.rms_norm_eps)
+- normed = rms_norm(x, params[at + "post_attention_layernorm.weight"], config.rms_norm_eps)
++ normed = x = rms_norm(x, params[at + "post_attention_layernorm.weight"], config.rms_norm_eps)
+! The norm has replaced the stream. Add to `x` as it was.
+
+@ return x + mlp(normed, gate, up, down)
+no residual around the mlp
++ return mlp(normed, gate, up, down)
+! The MLP's result has to be added to the stream; here it replaced it.
+no second norm (3)
++ return x + mlp(x, gate, up, down)
+! The MLP reads the normalized stream too. Its norm is `post_attention_layernorm`.
+
+side by side (3)
+- x = x + attention(config, params, at + "self_attn.", normed, mask)
++ y = attention(config, params, at + "self_attn.", normed, mask)
+- return x + mlp(normed, gate, up, down)
++ return x + y + mlp(normed, gate, up, down)
+! The MLP should read the stream *after* attention has added to it. Here the two run in parallel (some models are built
+! like that, but Qwen3 is not).
+one norm for both (3)
+- normed = rms_norm(x, params[at + "post_attention_layernorm.weight"], config.rms_norm_eps)
++ normed = rms_norm(x, params[at + "input_layernorm.weight"], config.rms_norm_eps)
+! The second norm has its own weights, `post_attention_layernorm`.
+the old norm in the mlp (3)
+- normed = rms_norm(x, params[at + "post_attention_layernorm.weight"], config.rms_norm_eps)
+! The MLP got the norm from before attention. It needs the norm of the new `x`.
+always the first layer (2)
+- at = f"layers.{layer}."
++ at = f"layers.0."
+! Every layer has its own weights.
+norms swapped (3)
+  at = f"layers.{layer}."
++ normed = rms_norm(x, params[at + "post_attention_layernorm.weight"], config.rms_norm_eps)
++ x = x + attention(config, params, at + "self_attn.", normed, mask)
+- x = x + attention(config, params, at + "self_attn.", normed, mask)
+- normed = rms_norm(x, params[at + "post_attention_layernorm.weight"], config.rms_norm_eps)
+! The weights of the two norms are swapped: `input_layernorm` comes before attention, `post_attention_layernorm` after
+! it, before the MLP.
+the old stream at the end (3)
+- x = x + attention(config, params, at + "self_attn.", normed, mask)
++ before, x = x, x + attention(config, params, at + "self_attn.", normed, mask)
+- return x + mlp(normed, gate, up, down)
++ return before + mlp(normed, gate, up, down)
+! The output of attention is lost: add the MLP's result to the stream that includes it.
+a fixed eps
+- normed = rms_norm(x, params[at + "input_layernorm.weight"], config.rms_norm_eps)
++ normed = rms_norm(x, params[at + "input_layernorm.weight"], 1e-6)
+- normed = rms_norm(x, params[at + "post_attention_layernorm.weight"], config.rms_norm_eps)
++ normed = rms_norm(x, params[at + "post_attention_layernorm.weight"], 1e-6)
+! This is nearly right: the norms need `config.rms_norm_eps`, which is not the same in every model.
+gate and up swapped (2)
+- gate, up, down = (params[f"{at}mlp.{name}_proj.weight"] for name in ("gate", "up", "down"))
++ gate, up, down = (params[f"{at}mlp.{name}_proj.weight"] for name in ("up", "gate", "down"))
+! `mlp` takes its weights in the order gate, up, down.
+""",
     ),
     run=_in_block,
 )
@@ -706,81 +569,51 @@ MODEL = Exercise(
     ),
     mistakes=slips(
         qwen3,
-        Slip(
-            "no final norm",
-            '- x = rms_norm(x, params["final_norm.weight"], config.rms_norm_eps)',
-            message="Between the last layer and the output layer there is a norm, `final_norm`.",
-            hint=2,
-        ),
-        Slip(
-            "always tied",
-            '- output = params["embedding.weight" if config.tie_word_embeddings else "lm_head.weight"]',
-            '+ output = params["embedding.weight"]',
-            message=(
-                "The output layer is the embedding only if `config.tie_word_embeddings`; otherwise it is "
-                "`lm_head.weight`."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "never tied",
-            '- output = params["embedding.weight" if config.tie_word_embeddings else "lm_head.weight"]',
-            '+ output = params["lm_head.weight"]',
-            message="A tied model has no `lm_head.weight`: the embedding is its output layer.",
-            hint=3,
-        ),
-        Slip(
-            "always the first layer",
-            "- x = transformer_block(config, params, layer, x, mask)",
-            "+ x = transformer_block(config, params, 0, x, mask)",
-            message="Each round of the loop should use the next layer.",
-            hint=2,
-        ),
-        Slip(
-            "one layer",
-            "- for layer in range(config.num_hidden_layers):",
-            "+ for layer in range(1):",
-            message="Only the first layer was computed; there are `config.num_hidden_layers`.",
-            hint=2,
-        ),
-        Slip(
-            "each layer reads the embedding",
-            "  mask = visible(input_ids.shape[1], input_ids.shape[1], 0)",
-            "+ start = x",
-            "- x = transformer_block(config, params, layer, x, mask)",
-            "+ x = transformer_block(config, params, layer, start, mask)",
-            message="Every layer reads the result of the layer before it, not the embedding.",
-            hint=2,
-        ),
-        Slip(
-            "the future is visible",
-            "- mask = visible(input_ids.shape[1], input_ids.shape[1], 0)",
-            "+ mask = mx.ones((1, 1, *[input_ids.shape[1]] * 2))",
-            message="A position sees later positions. The mask is `visible(T, T, 0)`.",
-        ),
-        Slip(
-            "the mask of a cache",
-            "- mask = visible(input_ids.shape[1], input_ids.shape[1], 0)",
-            "+ mask = visible(input_ids.shape[1], input_ids.shape[1], 1)",
-            message=(
-                "With an offset of 1 every position sees its successor, exactly the token that it should predict. The "
-                "first token is at position 0: `visible(T, T, 0)`."
-            ),
-        ),
-        Slip(
-            "probabilities",
-            "- return x @ output.T",
-            "+ return mx.softmax(x @ output.T, axis=-1)",
-            message="These are probabilities. Return the logits before the softmax; the caller applies it.",
-            hint=3,
-        ),
-        Slip(
-            "the last position alone",
-            "- return x @ output.T",
-            "+ return (x @ output.T)[:, -1]",
-            message="Return logits for every position, not only for the last: training needs them all.",
-            hint=3,
-        ),
+        r"""
+no final norm (2)
+- x = rms_norm(x, params["final_norm.weight"], config.rms_norm_eps)
+! Between the last layer and the output layer there is a norm, `final_norm`.
+
+@ output = params["embedding.weight" if config.tie_word_embeddings else "lm_head.weight"]
+always tied (3)
++ output = params["embedding.weight"]
+! The output layer is the embedding only if `config.tie_word_embeddings`; otherwise it is `lm_head.weight`.
+never tied (3)
++ output = params["lm_head.weight"]
+! A tied model has no `lm_head.weight`: the embedding is its output layer.
+
+always the first layer (2)
+- x = transformer_block(config, params, layer, x, mask)
++ x = transformer_block(config, params, 0, x, mask)
+! Each round of the loop should use the next layer.
+one layer (2)
+- for layer in range(config.num_hidden_layers):
++ for layer in range(1):
+! Only the first layer was computed; there are `config.num_hidden_layers`.
+each layer reads the embedding (2)
+  mask = visible(input_ids.shape[1], input_ids.shape[1], 0)
++ start = x
+- x = transformer_block(config, params, layer, x, mask)
++ x = transformer_block(config, params, layer, start, mask)
+! Every layer reads the result of the layer before it, not the embedding.
+
+@ mask = visible(input_ids.shape[1], input_ids.shape[1], 0)
+the future is visible
++ mask = mx.ones((1, 1, *[input_ids.shape[1]] * 2))
+! A position sees later positions. The mask is `visible(T, T, 0)`.
+the mask of a cache
++ mask = visible(input_ids.shape[1], input_ids.shape[1], 1)
+! With an offset of 1 every position sees its successor, exactly the token that it should predict. The first token is at
+! position 0: `visible(T, T, 0)`.
+
+@ return x @ output.T
+probabilities (3)
++ return mx.softmax(x @ output.T, axis=-1)
+! These are probabilities. Return the logits before the softmax; the caller applies it.
+the last position alone (3)
++ return (x @ output.T)[:, -1]
+! Return logits for every position, not only for the last: training needs them all.
+""",
     ),
     run=_of_ids,
 )
@@ -847,123 +680,65 @@ FIRST = Exercise(
     ),
     mistakes=slips(
         first_difference,
-        Slip(
-            "an absolute tolerance",
-            "- if not difference <= tolerance * largest:",
-            "+ if not difference <= tolerance:",
-            message=(
-                "0.05 in an array with numbers up to 1000 is rounding. Measure a difference against the largest "
-                "number there."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "blind to NaN",
-            "- if not difference <= tolerance * largest:",
-            "+ if difference > tolerance * largest:",
-            message="A NaN was missed: `nan > limit` is False, like every comparison with NaN.",
-            hint=3,
-        ),
-        Slip(
-            "in the order of theirs",
-            "- for name, value in ours.items():",
-            "+ for name in theirs:",
-            "+     value = ours[name]",
-            message="The order of computation is that of `ours`; `theirs` may have any order.",
-        ),
-        Slip(
-            "the last difference",
-            "- for name, value in ours.items():",
-            "+ for name, value in reversed(ours.items()):",
-            message=(
-                "That is the last difference. A mistake changes everything after it: only the first difference shows "
-                "where it is."
-            ),
-        ),
-        Slip(
-            "only too large counts",
-            "- difference = np.abs(value - theirs[name]).max()",
-            "+ difference = (value - theirs[name]).max()",
-            message="A number that is too small is a difference too: take the absolute value.",
-            hint=2,
-        ),
-        Slip(
-            "only positive numbers are large",
-            "- largest = np.abs(theirs[name]).max()",
-            "+ largest = np.abs(theirs[name]).min()",
-            message="Measure against the *largest* absolute number of the array.",
-            hint=2,
-        ),
-        Slip(
-            "measured against ours",
-            "- largest = np.abs(theirs[name]).max()",
-            "+ largest = np.abs(value).max()",
-            message=(
-                "A number that is far too large makes its own tolerance large. Measure against what is right: `theirs`."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "the largest without its sign",
-            "- largest = np.abs(theirs[name]).max()",
-            "+ largest = theirs[name].max()",
-            message="The number that is largest in size may be negative: take absolute values before the maximum.",
-            hint=2,
-        ),
-        Slip(
-            "measured against the range",
-            "- largest = np.abs(theirs[name]).max()",
-            "+ largest = np.ptp(theirs[name])",
-            message=(
-                "That is the range from the lowest number to the highest. Measure against the *largest absolute* one."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "small arrays measured against 1",
-            "- largest = np.abs(theirs[name]).max()",
-            "+ largest = max(1.0, np.abs(theirs[name]).max())",
-            message=(
-                "If all numbers are small, even a small difference counts: measure against the largest number of the "
-                "array."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "nothing and nothing differ",
-            "- if not difference <= tolerance * largest:",
-            "+ if not difference < tolerance * largest:",
-            message=(
-                "Two arrays of zeros are equal: a difference of 0 is not *more* than 0. (0 divided by 0 is NaN, no "
-                "difference: multiply instead of dividing.)"
-            ),
-            hint=2,
-        ),
-        Slip(
-            "element by element",
-            "- difference = np.abs(value - theirs[name]).max()",
-            "- if not difference <= tolerance * largest:",
-            "+ difference = (np.abs(value - theirs[name]) / np.abs(theirs[name])).max()",
-            "+ if not difference <= tolerance:",
-            message=(
-                "Each difference was divided by its own number. Small numbers among large ones have the rounding "
-                "errors of the large ones: divide by the largest number of the array."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "a missing name is a difference",
-            "- continue",
-            "+ return name",
-            message="A name that `theirs` does not have cannot be compared: skip it.",
-        ),
-        Slip(
-            "a fixed tolerance",
-            "- if not difference <= tolerance * largest:",
-            "+ if not difference <= 1e-4 * largest:",
-            message="`tolerance` may have a different value: use the argument.",
-            hint=2,
-        ),
+        r"""
+@ if not difference <= tolerance * largest:
+an absolute tolerance (2)
++ if not difference <= tolerance:
+! 0.05 in an array with numbers up to 1000 is rounding. Measure a difference against the largest number there.
+blind to NaN (3)
++ if difference > tolerance * largest:
+! A NaN was missed: `nan > limit` is False, like every comparison with NaN.
+nothing and nothing differ (2)
++ if not difference < tolerance * largest:
+! Two arrays of zeros are equal: a difference of 0 is not *more* than 0. (0 divided by 0 is NaN, no difference: multiply
+! instead of dividing.)
+a fixed tolerance (2)
++ if not difference <= 1e-4 * largest:
+! `tolerance` may have a different value: use the argument.
+
+@ for name, value in ours.items():
+in the order of theirs
++ for name in theirs:
++     value = ours[name]
+! The order of computation is that of `ours`; `theirs` may have any order.
+the last difference
++ for name, value in reversed(ours.items()):
+! That is the last difference. A mistake changes everything after it: only the first difference shows where it is.
+
+only too large counts (2)
+- difference = np.abs(value - theirs[name]).max()
++ difference = (value - theirs[name]).max()
+! A number that is too small is a difference too: take the absolute value.
+
+@ largest = np.abs(theirs[name]).max()
+only positive numbers are large (2)
++ largest = np.abs(theirs[name]).min()
+! Measure against the *largest* absolute number of the array.
+measured against ours (2)
++ largest = np.abs(value).max()
+! A number that is far too large makes its own tolerance large. Measure against what is right: `theirs`.
+the largest without its sign (2)
++ largest = theirs[name].max()
+! The number that is largest in size may be negative: take absolute values before the maximum.
+measured against the range (2)
++ largest = np.ptp(theirs[name])
+! That is the range from the lowest number to the highest. Measure against the *largest absolute* one.
+small arrays measured against 1 (2)
++ largest = max(1.0, np.abs(theirs[name]).max())
+! If all numbers are small, even a small difference counts: measure against the largest number of the array.
+
+element by element (2)
+- difference = np.abs(value - theirs[name]).max()
+- if not difference <= tolerance * largest:
++ difference = (np.abs(value - theirs[name]) / np.abs(theirs[name])).max()
++ if not difference <= tolerance:
+! Each difference was divided by its own number. Small numbers among large ones have the rounding errors of the large
+! ones: divide by the largest number of the array.
+a missing name is a difference
+- continue
++ return name
+! A name that `theirs` does not have cannot be compared: skip it.
+""",
     ),
 )
 
@@ -1043,99 +818,56 @@ FLOPS = Exercise(
     ),
     mistakes=slips(
         flops,
-        Slip(
-            "multiplications alone",
-            "- return 2 * batch * tokens * (config.num_hidden_layers * (weights + scores_and_mixing) + output)",
-            "+ return 1 * batch * tokens * (config.num_hidden_layers * (weights + scores_and_mixing) + output)",
-            message="That is half of it: each multiplication is followed by an addition, and both count.",
-        ),
-        Slip(
-            "no scores",
-            "- return 2 * batch * tokens * (config.num_hidden_layers * (weights + scores_and_mixing) + output)",
-            "+ return 2 * batch * tokens * (config.num_hidden_layers * (weights) + output)",
-            message="The scores and the mixing of values are missing.",
-            hint=2,
-        ),
-        Slip(
-            "scores without mixing",
-            "- scores_and_mixing = 2 * tokens * queries",
-            "+ scores_and_mixing = tokens * queries",
-            message="There are two products without weights: queries with keys, and weights with values.",
-            hint=2,
-        ),
-        Slip(
-            "as many key heads as query heads",
-            "- keys = config.num_key_value_heads * config.head_dim",
-            "+ keys = config.num_attention_heads * config.head_dim",
-            message="`k_proj` and `v_proj` are smaller than `q_proj`: they have `num_key_value_heads`.",
-        ),
-        Slip(
-            "scores across rows",
-            "- scores_and_mixing = 2 * tokens * queries",
-            "+ scores_and_mixing = 2 * batch * tokens * queries",
-            message="A query sees the keys of its own row, not those of the other rows of the batch.",
-            hint=2,
-        ),
-        Slip(
-            "the output layer for the last token",
-            "- return 2 * batch * tokens * (config.num_hidden_layers * (weights + scores_and_mixing) + output)",
-            "+ return 2 * batch * tokens * (config.num_hidden_layers * (weights + scores_and_mixing)) + 2 * batch * output",  # noqa: E501
-            message="The output layer reads *every* position, as your `qwen3` does.",
-            hint=3,
-        ),
-        Slip(
-            "scores of the key heads",
-            "- scores_and_mixing = 2 * tokens * queries",
-            "+ scores_and_mixing = 2 * tokens * keys",
-            message="Every *query* head has its own scores; the heads of keys are shared, but not the work.",
-            hint=2,
-        ),
-        Slip(
-            "half the scores",
-            "- scores_and_mixing = 2 * tokens * queries",
-            "+ scores_and_mixing = (tokens + 1) * queries",
-            message=(
-                "That leaves out the masked half. Dense kernels compute it and throw it away, and it is counted here."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "no output layer",
-            "- return 2 * batch * tokens * (config.num_hidden_layers * (weights + scores_and_mixing) + output)",
-            "+ return 2 * batch * tokens * (config.num_hidden_layers * (weights + scores_and_mixing))",
-            message="The output layer is missing: with few layers it is the largest part.",
-            hint=3,
-        ),
-        Slip(
-            "no output layer where it is tied",
-            "- output = config.vocab_size * config.hidden_size",
-            "+ output = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size",
-            message=(
-                "A tied output layer shares its parameters with the embedding, but it is multiplied like any other "
-                "matrix."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "the output layer once for each layer",
-            "- return 2 * batch * tokens * (config.num_hidden_layers * (weights + scores_and_mixing) + output)",
-            "+ return 2 * batch * tokens * (config.num_hidden_layers * (weights + scores_and_mixing + output))",
-            message="The output layer comes once, after all layers.",
-            hint=3,
-        ),
-        Slip(
-            "the embedding as a product",
-            "- output = config.vocab_size * config.hidden_size",
-            "+ output = 2 * config.vocab_size * config.hidden_size",
-            message="The embedding is a lookup, not a product.",
-            hint=3,
-        ),
-        Slip(
-            "two matrices in the mlp",
-            "- weights = 2 * config.hidden_size * (queries + keys) + 3 * config.hidden_size * config.intermediate_size",
-            "+ weights = 2 * config.hidden_size * (queries + keys) + 2 * config.hidden_size * config.intermediate_size",
-            message="The MLP has three matrices: gate, up and down.",
-        ),
+        r"""
+@ return 2 * batch * tokens * (config.num_hidden_layers * (weights + scores_and_mixing) + output)
+multiplications alone
++ return 1 * batch * tokens * (config.num_hidden_layers * (weights + scores_and_mixing) + output)
+! That is half of it: each multiplication is followed by an addition, and both count.
+no scores (2)
++ return 2 * batch * tokens * (config.num_hidden_layers * (weights) + output)
+! The scores and the mixing of values are missing.
+the output layer for the last token (3)
++ return 2 * batch * tokens * (config.num_hidden_layers * (weights + scores_and_mixing)) + 2 * batch * output
+! The output layer reads *every* position, as your `qwen3` does.
+no output layer (3)
++ return 2 * batch * tokens * (config.num_hidden_layers * (weights + scores_and_mixing))
+! The output layer is missing: with few layers it is the largest part.
+the output layer once for each layer (3)
++ return 2 * batch * tokens * (config.num_hidden_layers * (weights + scores_and_mixing + output))
+! The output layer comes once, after all layers.
+
+@ scores_and_mixing = 2 * tokens * queries
+scores without mixing (2)
++ scores_and_mixing = tokens * queries
+! There are two products without weights: queries with keys, and weights with values.
+scores across rows (2)
++ scores_and_mixing = 2 * batch * tokens * queries
+! A query sees the keys of its own row, not those of the other rows of the batch.
+scores of the key heads (2)
++ scores_and_mixing = 2 * tokens * keys
+! Every *query* head has its own scores; the heads of keys are shared, but not the work.
+half the scores (2)
++ scores_and_mixing = (tokens + 1) * queries
+! That leaves out the masked half. Dense kernels compute it and throw it away, and it is counted here.
+
+as many key heads as query heads
+- keys = config.num_key_value_heads * config.head_dim
++ keys = config.num_attention_heads * config.head_dim
+! `k_proj` and `v_proj` are smaller than `q_proj`: they have `num_key_value_heads`.
+
+@ output = config.vocab_size * config.hidden_size
+no output layer where it is tied (3)
++ output = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size
+! A tied output layer shares its parameters with the embedding, but it is multiplied like any other matrix.
+the embedding as a product (3)
++ output = 2 * config.vocab_size * config.hidden_size
+! The embedding is a lookup, not a product.
+
+two matrices in the mlp
+- weights = 2 * config.hidden_size * (queries + keys) + 3 * config.hidden_size * config.intermediate_size
++ weights = 2 * config.hidden_size * (queries + keys) + 2 * config.hidden_size * config.intermediate_size
+! The MLP has three matrices: gate, up and down.
+""",
     ),
     run=_whole,
     explain=(
@@ -1182,69 +914,39 @@ LENS = Exercise(
     ),
     mistakes=slips(
         logit_lens,
-        Slip(
-            "no final norm",
-            '- x = rms_norm(stream, params["final_norm.weight"], config.rms_norm_eps)',
-            "+ x = stream",
-            message=(
-                "The output layer learned to read the result of the final norm. Without it the stream has the wrong "
-                "size."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "logits",
-            "- return mx.softmax(x @ output.T, axis=-1)",
-            "+ return x @ output.T",
-            message="These are logits; return probabilities.",
-            hint=2,
-        ),
-        Slip(
-            "always tied",
-            '- output = params["embedding.weight" if config.tie_word_embeddings else "lm_head.weight"]',
-            '+ output = params["embedding.weight"]',
-            message="An untied model has a separate output layer, `lm_head.weight`.",
-            hint=2,
-        ),
-        Slip(
-            "softmax over tokens",
-            "- return mx.softmax(x @ output.T, axis=-1)",
-            "+ return mx.softmax(x @ output.T, axis=0)",
-            message="The probabilities of one position add up to 1: softmax over the last axis.",
-            hint=2,
-        ),
-        Slip(
-            "never tied",
-            '- output = params["embedding.weight" if config.tie_word_embeddings else "lm_head.weight"]',
-            '+ output = params["lm_head.weight"]',
-            message="A tied model has no `lm_head.weight`: the embedding is its output layer.",
-            hint=2,
-        ),
-        Slip(
-            "logarithms",
-            "- return mx.softmax(x @ output.T, axis=-1)",
-            "+ return x @ output.T - mx.logsumexp(x @ output.T, axis=-1, keepdims=True)",
-            message="These are log-probabilities; return the probabilities themselves.",
-            hint=2,
-        ),
-        Slip(
-            "exponentials that overflow",
-            "- return mx.softmax(x @ output.T, axis=-1)",
-            "+ powers = mx.exp(x @ output.T)",
-            "+ return powers / powers.sum(axis=-1, keepdims=True)",
-            message=(
-                "The exponential of a logit above 88 is infinite in float32. Subtract the largest logit of the row "
-                "first, as `mx.softmax` does."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "the norm without its weights",
-            '- x = rms_norm(stream, params["final_norm.weight"], config.rms_norm_eps)',
-            "+ x = rms_norm(stream, mx.ones(config.hidden_size), config.rms_norm_eps)",
-            message="The final norm has weights: multiply by them.",
-            hint=2,
-        ),
+        r"""
+@ x = rms_norm(stream, params["final_norm.weight"], config.rms_norm_eps)
+no final norm (2)
++ x = stream
+! The output layer learned to read the result of the final norm. Without it the stream has the wrong size.
+the norm without its weights (2)
++ x = rms_norm(stream, mx.ones(config.hidden_size), config.rms_norm_eps)
+! The final norm has weights: multiply by them.
+
+@ return mx.softmax(x @ output.T, axis=-1)
+logits (2)
++ return x @ output.T
+! These are logits; return probabilities.
+softmax over tokens (2)
++ return mx.softmax(x @ output.T, axis=0)
+! The probabilities of one position add up to 1: softmax over the last axis.
+logarithms (2)
++ return x @ output.T - mx.logsumexp(x @ output.T, axis=-1, keepdims=True)
+! These are log-probabilities; return the probabilities themselves.
+exponentials that overflow (2)
++ powers = mx.exp(x @ output.T)
++ return powers / powers.sum(axis=-1, keepdims=True)
+! The exponential of a logit above 88 is infinite in float32. Subtract the largest logit of the row first, as
+! `mx.softmax` does.
+
+@ output = params["embedding.weight" if config.tie_word_embeddings else "lm_head.weight"]
+always tied (2)
++ output = params["embedding.weight"]
+! An untied model has a separate output layer, `lm_head.weight`.
+never tied (2)
++ output = params["lm_head.weight"]
+! A tied model has no `lm_head.weight`: the embedding is its output layer.
+""",
     ),
     run=_lens,
 )

@@ -18,7 +18,7 @@ from mlx_grpo_kit.course.chapters.chapter_13.toys import (
 )
 from mlx_grpo_kit.course.compare import Told
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
-from mlx_grpo_kit.course.slips import Slip, slips
+from mlx_grpo_kit.course.slips import slips
 from mlx_grpo_kit.runtime import mx
 
 FOUR = mx.array([2.0, 1.0, 0.0, -1.0])
@@ -103,63 +103,42 @@ GREEDY = Exercise(
     ),
     mistakes=slips(
         greedy,
-        Slip(
-            "prompt returned too",
-            "- return tokens[len(prompt) :]",
-            "+ return tokens",
-            message="Return only the new tokens.",
-            hint=3,
-        ),
-        Slip(
-            "end left out",
-            "- tokens.append(token)",
-            "  if token in ends:",
-            "      break",
-            "+ tokens.append(token)",
-            message="The end token belongs to the completion: the model chose to stop here.",
-            hint=2,
-        ),
-        Slip(
-            "last token alone",
-            "- token = int(mx.argmax(next_logits(tokens)))",
-            "+ token = int(mx.argmax(next_logits(tokens[-1:])))",
-            message=(
-                "The model got only the last token. It needs the whole text so far, because attention looks back at "
-                "all of it."
-            ),
-        ),
-        Slip(
-            "the prompt again and again",
-            "- token = int(mx.argmax(next_logits(tokens)))",
-            "+ token = int(mx.argmax(next_logits(prompt)))",
-            message="The model got only the prompt each time. Pass it the tokens that it has written as well.",
-        ),
-        Slip(
-            "never ends",
-            "- if token in ends:",
-            "-     break",
-            message="It continues after the end token. Stop as soon as you have appended one.",
-            hint=2,
-        ),
-        Slip(
-            "one too many",
-            "- for _ in range(max_new_tokens):",
-            "+ for _ in range(max_new_tokens + 1):",
-            message="`max_new_tokens` is the largest number of new tokens, and here there is one more.",
-        ),
-        Slip(
-            "prompt counted",
-            "- for _ in range(max_new_tokens):",
-            "+ for _ in range(max_new_tokens - len(prompt)):",
-            message="`max_new_tokens` does not count the prompt.",
-        ),
-        Slip(
-            "least likely",
-            "- token = int(mx.argmax(next_logits(tokens)))",
-            "+ token = int(mx.argmin(next_logits(tokens)))",
-            message="That is the least likely token of all.",
-            hint=2,
-        ),
+        r"""
+prompt returned too (3)
+- return tokens[len(prompt) :]
++ return tokens
+! Return only the new tokens.
+end left out (2)
+- tokens.append(token)
+  if token in ends:
+      break
++ tokens.append(token)
+! The end token belongs to the completion: the model chose to stop here.
+
+@ token = int(mx.argmax(next_logits(tokens)))
+last token alone
++ token = int(mx.argmax(next_logits(tokens[-1:])))
+! The model got only the last token. It needs the whole text so far, because attention looks back at all of it.
+the prompt again and again
++ token = int(mx.argmax(next_logits(prompt)))
+! The model got only the prompt each time. Pass it the tokens that it has written as well.
+least likely (2)
++ token = int(mx.argmin(next_logits(tokens)))
+! That is the least likely token of all.
+
+never ends (2)
+- if token in ends:
+-     break
+! It continues after the end token. Stop as soon as you have appended one.
+
+@ for _ in range(max_new_tokens):
+one too many
++ for _ in range(max_new_tokens + 1):
+! `max_new_tokens` is the largest number of new tokens, and here there is one more.
+prompt counted
++ for _ in range(max_new_tokens - len(prompt)):
+! `max_new_tokens` does not count the prompt.
+""",
     ),
     run=_count_questions,
 )
@@ -204,82 +183,49 @@ TEMPERED = Exercise(
     ),
     mistakes=slips(
         tempered,
-        Slip(
-            "one maximum for all rows",
-            "- powers = mx.exp(scaled - scaled.max(axis=-1, keepdims=True))",
-            "+ powers = mx.exp(scaled - scaled.max())",
-            message=(
-                "That is the largest number of *all* rows. In a row that is far below it every exponential is 0, and "
-                "0 / 0 is nan."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "the temperature afterwards",
-            "- scaled = logits / temperature",
-            "+ scaled = logits",
-            "- return powers / powers.sum(axis=-1, keepdims=True)",
-            "+ return (lambda p: p / p.sum(axis=-1, keepdims=True))((powers / powers.sum(axis=-1, keepdims=True)) ** (1 / temperature))",  # noqa: E501
-            message=(
-                "A probability that float32 has rounded to 0 stays 0 at every temperature. Divide the logits, before "
-                "the softmax."
-            ),
-        ),
-        Slip(
-            "multiplied",
-            "- scaled = logits / temperature",
-            "+ scaled = logits * temperature",
-            message=(
-                "A high temperature should make rare tokens less rare, and here it makes them rarer: divide by it."
-            ),
-        ),
-        Slip(
-            "no temperature",
-            "- scaled = logits / temperature",
-            "+ scaled = logits",
-            message="The temperature is not used.",
-        ),
-        Slip(
-            "probabilities divided",
-            "- scaled = logits / temperature",
-            "+ scaled = logits",
-            "- return powers / powers.sum(axis=-1, keepdims=True)",
-            "+ return powers / temperature / powers.sum(axis=-1, keepdims=True)",
-            message=(
-                "You divide the probabilities by the temperature, so they no longer sum to 1. Divide the logits, "
-                "before the softmax."
-            ),
-        ),
-        Slip(
-            "overflow",
-            "- powers = mx.exp(scaled - scaled.max(axis=-1, keepdims=True))",
-            "+ powers = mx.exp(scaled)",
-            message=(
-                "e^1000 is too large for float32, and inf / inf is nan. Subtract the largest logit of the row first."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "one sum for all rows",
-            "- return powers / powers.sum(axis=-1, keepdims=True)",
-            "+ return powers / powers.sum()",
-            message="Each row has to sum to 1: sum over the last axis only, with `keepdims=True`.",
-            hint=3,
-        ),
-        Slip(
-            "the smallest",
-            "- powers = mx.exp(scaled - scaled.max(axis=-1, keepdims=True))",
-            "+ powers = mx.exp(scaled - scaled.min(axis=-1, keepdims=True))",
-            message="Subtract the *largest* logit, so that no exponential is above 1.",
-            hint=2,
-        ),
-        Slip(
-            "not divided by the sum",
-            "- return powers / powers.sum(axis=-1, keepdims=True)",
-            "+ return powers",
-            message="Probabilities sum to 1: divide the exponentials by their sum.",
-            hint=3,
-        ),
+        r"""
+@ powers = mx.exp(scaled - scaled.max(axis=-1, keepdims=True))
+one maximum for all rows (2)
++ powers = mx.exp(scaled - scaled.max())
+! That is the largest number of *all* rows. In a row that is far below it every exponential is 0, and 0 / 0 is nan.
+overflow (2)
++ powers = mx.exp(scaled)
+! e^1000 is too large for float32, and inf / inf is nan. Subtract the largest logit of the row first.
+the smallest (2)
++ powers = mx.exp(scaled - scaled.min(axis=-1, keepdims=True))
+! Subtract the *largest* logit, so that no exponential is above 1.
+
+the temperature afterwards
+- scaled = logits / temperature
++ scaled = logits
+- return powers / powers.sum(axis=-1, keepdims=True)
++ powers = (powers / powers.sum(axis=-1, keepdims=True)) ** (1 / temperature)
++ return powers / powers.sum(axis=-1, keepdims=True)
+! A probability that float32 has rounded to 0 stays 0 at every temperature. Divide the logits, before the softmax.
+
+@ scaled = logits / temperature
+multiplied
++ scaled = logits * temperature
+! A high temperature should make rare tokens less rare, and here it makes them rarer: divide by it.
+no temperature
++ scaled = logits
+! The temperature is not used.
+
+probabilities divided
+- scaled = logits / temperature
++ scaled = logits
+- return powers / powers.sum(axis=-1, keepdims=True)
++ return powers / temperature / powers.sum(axis=-1, keepdims=True)
+! You divide the probabilities by the temperature, so they no longer sum to 1. Divide the logits, before the softmax.
+
+@ return powers / powers.sum(axis=-1, keepdims=True)
+one sum for all rows (3)
++ return powers / powers.sum()
+! Each row has to sum to 1: sum over the last axis only, with `keepdims=True`.
+not divided by the sum (3)
++ return powers
+! Probabilities sum to 1: divide the exponentials by their sum.
+""",
     ),
 )
 
@@ -380,37 +326,23 @@ DRAW = Exercise(
         Mistake("any token", _any_token, "All tokens come equally often, whatever their logits.", 1),
         *slips(
             draw,
-            Slip(
-                "temperature ignored",
-                "- ends = mx.cumsum(mx.softmax(logits / temperature))",
-                "+ ends = mx.cumsum(mx.softmax(logits))",
-                message="The temperature has no effect here. Divide the logits by it.",
-                hint=3,
-            ),
-            Slip(
-                "multiplied by the temperature",
-                "- ends = mx.cumsum(mx.softmax(logits / temperature))",
-                "+ ends = mx.cumsum(mx.softmax(logits * temperature))",
-                message="Divide by the temperature: a high one makes rare tokens less rare.",
-                hint=3,
-            ),
-            Slip(
-                "one piece too far",
-                "- return int(mx.sum(ends <= mx.random.uniform(key=key) * ends[-1]))",
-                "+ return min(logits.shape[0] - 1, 1 + int(mx.sum(ends <= mx.random.uniform(key=key) * ends[-1])))",
-                message="The result is one piece too far: a number below the first end belongs to token 0.",
-                hint=2,
-            ),
-            Slip(
-                "from the other end",
-                "- return int(mx.sum(ends <= mx.random.uniform(key=key) * ends[-1]))",
-                "+ return int(mx.sum(ends > mx.random.uniform(key=key) * ends[-1]))",
-                message=(
-                    "That counts the pieces that end *after* the number. The token id is the number of pieces that "
-                    "end before it."
-                ),
-                hint=2,
-            ),
+            r"""
+@ ends = mx.cumsum(mx.softmax(logits / temperature))
+temperature ignored (3)
++ ends = mx.cumsum(mx.softmax(logits))
+! The temperature has no effect here. Divide the logits by it.
+multiplied by the temperature (3)
++ ends = mx.cumsum(mx.softmax(logits * temperature))
+! Divide by the temperature: a high one makes rare tokens less rare.
+
+@ return int(mx.sum(ends <= mx.random.uniform(key=key) * ends[-1]))
+one piece too far (2)
++ return min(logits.shape[0] - 1, 1 + int(mx.sum(ends <= mx.random.uniform(key=key) * ends[-1])))
+! The result is one piece too far: a number below the first end belongs to token 0.
+from the other end (2)
++ return int(mx.sum(ends > mx.random.uniform(key=key) * ends[-1]))
+! That counts the pieces that end *after* the number. The token id is the number of pieces that end before it.
+""",
         ),
         Mistake(
             "position in the order",
@@ -517,55 +449,37 @@ TOP_K = Exercise(
         ),
         *slips(
             apply_top_k,
-            Slip(
-                "the least likely",
-                "- order = mx.argsort(-logprobs, axis=-1)",
-                "+ order = mx.argsort(logprobs, axis=-1)",
-                message="Those are the least likely tokens: sort `-logprobs`.",
-            ),
-            Slip(
-                "zeros",
-                "- return mx.where(place < top_k, logprobs, -mx.inf)",
-                "+ return mx.where(place < top_k, logprobs, 0.0)",
-                message=ZEROS,
-                hint=3,
-            ),
-            Slip(
-                "one less",
-                "- return mx.where(place < top_k, logprobs, -mx.inf)",
-                "+ return mx.where(place < top_k - 1, logprobs, -mx.inf)",
-                message="One token too few stays: places count from 0.",
-                hint=3,
-            ),
-            Slip(
-                "one more",
-                "- return mx.where(place < top_k, logprobs, -mx.inf)",
-                "+ return mx.where(place <= top_k, logprobs, -mx.inf)",
-                message="One token too many stays: places count from 0.",
-                hint=3,
-            ),
-            Slip(
-                "order for places",
-                "- place = mx.argsort(order, axis=-1)",
-                "+ place = order",
-                message="`order[0]` is the *token* in first place, not the place of token 0.",
-                hint=2,
-            ),
-            Slip(
-                "one row for all",
-                "- order = mx.argsort(-logprobs, axis=-1)",
-                "- place = mx.argsort(order, axis=-1)",
-                "+ order = mx.argsort(-logprobs.reshape(-1))",
-                "+ place = mx.argsort(order).reshape(logprobs.shape)",
-                message=ALL_ROWS,
-            ),
-            Slip(
-                "shared out",
-                "- return mx.where(place < top_k, logprobs, -mx.inf)",
-                "+ return (lambda kept: kept - mx.logsumexp(kept, axis=-1, keepdims=True))(mx.where(place < top_k, logprobs, -mx.inf))",  # noqa: E501
-                message=SHARED_OUT,
-                hint=3,
-            ),
+            r"""
+the least likely
+- order = mx.argsort(-logprobs, axis=-1)
++ order = mx.argsort(logprobs, axis=-1)
+! Those are the least likely tokens: sort `-logprobs`.
+
+@ return mx.where(place < top_k, logprobs, -mx.inf)
+zeros (3)
++ return mx.where(place < top_k, logprobs, 0.0)
+! 0 is the logarithm of 1, so it marks a very likely token. A removed token has log-probability `-inf`.
+one less (3)
++ return mx.where(place < top_k - 1, logprobs, -mx.inf)
+! One token too few stays: places count from 0.
+one more (3)
++ return mx.where(place <= top_k, logprobs, -mx.inf)
+! One token too many stays: places count from 0.
+shared out (3)
++ return (lambda kept: kept - mx.logsumexp(kept, axis=-1, keepdims=True))(mx.where(place < top_k, logprobs, -mx.inf))
+! The tokens that stay should keep their numbers. The softmax of the draw normalizes them later.
+
+order for places (2)
+- place = mx.argsort(order, axis=-1)
++ place = order
+! `order[0]` is the *token* in first place, not the place of token 0.
+one row for all
+- order = mx.argsort(-logprobs, axis=-1)
+- place = mx.argsort(order, axis=-1)
++ order = mx.argsort(-logprobs.reshape(-1))
++ place = mx.argsort(order).reshape(logprobs.shape)
+! Each row is a distribution of its own: work along the last axis.
+""",
         ),
     ),
     run=_whichever_of_equals,
@@ -680,69 +594,40 @@ TOP_P = Exercise(
         ),
         *slips(
             apply_top_p,
-            Slip(
-                "not normalized again",
-                "- probs = mx.softmax(logprobs, axis=-1)",
-                "+ probs = mx.exp(logprobs)",
-                message=(
-                    "After another filter, or with plain logits, the probabilities do not sum to 1. Use the softmax "
-                    "of the numbers."
-                ),
-            ),
-            Slip(
-                "from the wrong end",
-                "- order = mx.argsort(-probs, axis=-1)",
-                "+ order = mx.argsort(probs, axis=-1)",
-                message="The sum begins with the least likely token. Begin with the likeliest.",
-            ),
-            Slip(
-                "left in order",
-                "- return mx.where(mx.take_along_axis(likelier, place, axis=-1) < top_p, logprobs, -mx.inf)",
-                "+ return mx.where(likelier < top_p, logprobs, -mx.inf)",
-                message=(
-                    "The sums are in the order of likelihood and the tokens are not: put each sum back at its token's "
-                    "place."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "brought back by the order",
-                "- place = mx.argsort(order, axis=-1)",
-                "+ place = order",
-                message=(
-                    "`order` gives the token at each place. To go back you need the place of each token: the argsort "
-                    "of `order`."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "a tail cut off at 1",
-                "- if top_p >= 1:",
-                "-     return logprobs",
-                message=(
-                    "With `top_p = 1` tokens are lost: in float32 the running sum reaches 1 before the last of them."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "zeros",
-                "- return mx.where(mx.take_along_axis(likelier, place, axis=-1) < top_p, logprobs, -mx.inf)",
-                "+ return mx.where(mx.take_along_axis(likelier, place, axis=-1) < top_p, logprobs, 0.0)",
-                message=ZEROS,
-                hint=3,
-            ),
-            Slip(
-                "what stays is removed",
-                "- return mx.where(mx.take_along_axis(likelier, place, axis=-1) < top_p, logprobs, -mx.inf)",
-                "+ return mx.where(mx.take_along_axis(likelier, place, axis=-1) < top_p, -mx.inf, logprobs)",
-                message="It is the other way round: the likeliest tokens stay.",
-            ),
-            Slip(
-                "one row for all",
-                "- probs = mx.softmax(logprobs, axis=-1)",
-                "+ probs = mx.softmax(logprobs, axis=tuple(range(logprobs.ndim)))",
-                message=ALL_ROWS,
-            ),
+            r"""
+@ probs = mx.softmax(logprobs, axis=-1)
+not normalized again
++ probs = mx.exp(logprobs)
+! After another filter, or with plain logits, the probabilities do not sum to 1. Use the softmax of the numbers.
+one row for all
++ probs = mx.softmax(logprobs, axis=tuple(range(logprobs.ndim)))
+! Each row is a distribution of its own: work along the last axis.
+
+from the wrong end
+- order = mx.argsort(-probs, axis=-1)
++ order = mx.argsort(probs, axis=-1)
+! The sum begins with the least likely token. Begin with the likeliest.
+
+@ return mx.where(mx.take_along_axis(likelier, place, axis=-1) < top_p, logprobs, -mx.inf)
+left in order (3)
++ return mx.where(likelier < top_p, logprobs, -mx.inf)
+! The sums are in the order of likelihood and the tokens are not: put each sum back at its token's place.
+zeros (3)
++ return mx.where(mx.take_along_axis(likelier, place, axis=-1) < top_p, logprobs, 0.0)
+! 0 is the logarithm of 1, so it marks a very likely token. A removed token has log-probability `-inf`.
+what stays is removed
++ return mx.where(mx.take_along_axis(likelier, place, axis=-1) < top_p, -mx.inf, logprobs)
+! It is the other way round: the likeliest tokens stay.
+
+brought back by the order (3)
+- place = mx.argsort(order, axis=-1)
++ place = order
+! `order` gives the token at each place. To go back you need the place of each token: the argsort of `order`.
+a tail cut off at 1 (3)
+- if top_p >= 1:
+-     return logprobs
+! With `top_p = 1` tokens are lost: in float32 the running sum reaches 1 before the last of them.
+""",
         ),
     ),
     run=_whichever_of_equals,
@@ -806,39 +691,26 @@ MIN_P = Exercise(
         ),
         *slips(
             apply_min_p,
-            Slip(
-                "one row for all",
-                "- lowest = logprobs.max(axis=-1, keepdims=True) + np.log(min_p)",
-                "+ lowest = logprobs.max() + np.log(min_p)",
-                message=ALL_ROWS,
-            ),
-            Slip(
-                "the likeliest dropped",
-                "- return mx.where(logprobs >= lowest, logprobs, -mx.inf)",
-                "+ return mx.where(logprobs > lowest, logprobs, -mx.inf)",
-                message="With `min_p = 1` the likeliest token itself has to stay: the comparison is `>=`, not `>`.",
-            ),
-            Slip(
-                "zeros",
-                "- return mx.where(logprobs >= lowest, logprobs, -mx.inf)",
-                "+ return mx.where(logprobs >= lowest, logprobs, 0.0)",
-                message=ZEROS,
-                hint=3,
-            ),
-            Slip(
-                "min_p not as a logarithm",
-                "- lowest = logprobs.max(axis=-1, keepdims=True) + np.log(min_p)",
-                "+ lowest = logprobs.max(axis=-1, keepdims=True) + min_p",
-                message="The numbers are logarithms, so take the logarithm of the factor `min_p` too.",
-                hint=2,
-            ),
-            Slip(
-                "log(min_p) subtracted",
-                "- lowest = logprobs.max(axis=-1, keepdims=True) + np.log(min_p)",
-                "+ lowest = logprobs.max(axis=-1, keepdims=True) - np.log(min_p)",
-                message="The threshold is *below* the largest number, and log(min_p) is already negative: add it.",
-                hint=2,
-            ),
+            r"""
+@ lowest = logprobs.max(axis=-1, keepdims=True) + np.log(min_p)
+one row for all
++ lowest = logprobs.max() + np.log(min_p)
+! Each row is a distribution of its own: work along the last axis.
+min_p not as a logarithm (2)
++ lowest = logprobs.max(axis=-1, keepdims=True) + min_p
+! The numbers are logarithms, so take the logarithm of the factor `min_p` too.
+log(min_p) subtracted (2)
++ lowest = logprobs.max(axis=-1, keepdims=True) - np.log(min_p)
+! The threshold is *below* the largest number, and log(min_p) is already negative: add it.
+
+@ return mx.where(logprobs >= lowest, logprobs, -mx.inf)
+the likeliest dropped
++ return mx.where(logprobs > lowest, logprobs, -mx.inf)
+! With `min_p = 1` the likeliest token itself has to stay: the comparison is `>=`, not `>`.
+zeros (3)
++ return mx.where(logprobs >= lowest, logprobs, 0.0)
+! 0 is the logarithm of 1, so it marks a very likely token. A removed token has log-probability `-inf`.
+""",
         ),
     ),
     run=_whichever_of_equals,
@@ -897,75 +769,48 @@ LOGPS = Exercise(
     ),
     mistakes=slips(
         logps_and_entropy,
-        Slip(
-            "no temperature",
-            "- scaled = logits / temperature",
-            "+ scaled = logits",
-            message=(
-                "Both arrays should describe softmax(logits / temperature), the distribution that the tokens were "
-                "drawn from."
-            ),
-        ),
-        Slip(
-            "entropy with nan",
-            "- entropy = -mx.sum(mx.where(probs > 0, probs * all_logps, 0.0), axis=-1)",
-            "+ entropy = -mx.sum(probs * all_logps, axis=-1)",
-            message="0 times -inf is nan. A removed token adds 0 to the entropy.",
-            hint=3,
-        ),
-        Slip(
-            "logarithm of a softmax",
-            "- all_logps = scaled - mx.logsumexp(scaled, axis=-1, keepdims=True)",
-            "+ all_logps = mx.log(mx.softmax(scaled, axis=-1))",
-            message=(
-                "e^-150 is 0 in float32, and its logarithm is -inf. The logits are logarithms already: subtract the "
-                "logsumexp of their row."
-            ),
-        ),
-        Slip(
-            "bits",
-            "- entropy = -mx.sum(mx.where(probs > 0, probs * all_logps, 0.0), axis=-1)",
-            "+ entropy = -mx.sum(mx.where(probs > 0, probs * all_logps / np.log(2), 0.0), axis=-1)",
-            message="That is the entropy in bits: use the natural logarithm.",
-            hint=3,
-        ),
-        Slip(
-            "sign",
-            "- entropy = -mx.sum(mx.where(probs > 0, probs * all_logps, 0.0), axis=-1)",
-            "+ entropy = mx.sum(mx.where(probs > 0, probs * all_logps, 0.0), axis=-1)",
-            message="An entropy is never negative: put a minus before the sum.",
-            hint=3,
-        ),
-        Slip(
-            "probabilities",
-            "- logps = mx.take_along_axis(all_logps, token_ids[..., None], axis=-1)[..., 0]",
-            "+ logps = mx.take_along_axis(mx.exp(all_logps), token_ids[..., None], axis=-1)[..., 0]",
-            message="The first array contains probabilities. The exercise asks for their logarithms.",
-        ),
-        Slip(
-            "logits",
-            "- logps = mx.take_along_axis(all_logps, token_ids[..., None], axis=-1)[..., 0]",
-            "+ logps = mx.take_along_axis(scaled, token_ids[..., None], axis=-1)[..., 0]",
-            message="A logit is not yet a log-probability: subtract the logsumexp of its row.",
-        ),
-        Slip(
-            "one for all rows",
-            "- all_logps = scaled - mx.logsumexp(scaled, axis=-1, keepdims=True)",
-            "+ all_logps = scaled - mx.logsumexp(scaled)",
-            message=ALL_ROWS,
-        ),
-        Slip(
-            "overflow",
-            "- all_logps = scaled - mx.logsumexp(scaled, axis=-1, keepdims=True)",
-            "+ all_logps = scaled - mx.log(mx.exp(scaled).sum(axis=-1, keepdims=True))",
-            message="e^1000 overflows: use `mx.logsumexp`, or subtract the largest logit first.",
-        ),
-        Slip(
-            "swapped",
-            "- return logps, entropy",
-            "+ return entropy, logps",
-            message="Return the log-probabilities first, then the entropies.",
-        ),
+        r"""
+no temperature
+- scaled = logits / temperature
++ scaled = logits
+! Both arrays should describe softmax(logits / temperature), the distribution that the tokens were drawn from.
+
+@ entropy = -mx.sum(mx.where(probs > 0, probs * all_logps, 0.0), axis=-1)
+entropy with nan (3)
++ entropy = -mx.sum(probs * all_logps, axis=-1)
+! 0 times -inf is nan. A removed token adds 0 to the entropy.
+bits (3)
++ entropy = -mx.sum(mx.where(probs > 0, probs * all_logps / np.log(2), 0.0), axis=-1)
+! That is the entropy in bits: use the natural logarithm.
+sign (3)
++ entropy = mx.sum(mx.where(probs > 0, probs * all_logps, 0.0), axis=-1)
+! An entropy is never negative: put a minus before the sum.
+
+@ all_logps = scaled - mx.logsumexp(scaled, axis=-1, keepdims=True)
+logarithm of a softmax
++ all_logps = mx.log(mx.softmax(scaled, axis=-1))
+! e^-150 is 0 in float32, and its logarithm is -inf. The logits are logarithms already: subtract the logsumexp of their
+! row.
+one for all rows
++ all_logps = scaled - mx.logsumexp(scaled)
+! Each row is a distribution of its own: work along the last axis.
+overflow
++ all_logps = scaled - mx.log(mx.exp(scaled).sum(axis=-1, keepdims=True))
+! e^1000 overflows: use `mx.logsumexp`, or subtract the largest logit first.
+
+@ logps = mx.take_along_axis(all_logps, token_ids[..., None], axis=-1)[..., 0]
+probabilities
++ logps = mx.take_along_axis(mx.exp(all_logps), token_ids[..., None], axis=-1)[..., 0]
+! The first array contains probabilities. The exercise asks for their logarithms.
+logits
++ logps = mx.take_along_axis(scaled, token_ids[..., None], axis=-1)[..., 0]
+! A logit is not yet a log-probability: subtract the logsumexp of its row.
+
+swapped
+- return logps, entropy
++ return entropy, logps
+! Return the log-probabilities first, then the entropies.
+""",
     ),
     run=_two_arrays,
     explain=(
@@ -1092,108 +937,74 @@ CACHE = Exercise(
     ),
     mistakes=slips(
         Cache,
-        Slip(
-            "only the new ones returned",
-            "- return keys, values",
-            "+ return keys[:, :, self.length:], values[:, :, self.length:]",
-            message=(
-                "Only the new positions came back. `append` keeps the old ones, adds the new ones after them, and "
-                "returns all of them, because the new queries look at all of them."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "new ones in front",
-            "- keys = mx.concatenate([self.keys[layer], keys], axis=2)",
-            "- values = mx.concatenate([self.values[layer], values], axis=2)",
-            "+ keys = mx.concatenate([keys, self.keys[layer]], axis=2)",
-            "+ values = mx.concatenate([values, self.values[layer]], axis=2)",
-            message="The new positions come before the old ones. Join them after the old ones.",
-            hint=2,
-        ),
-        Slip(
-            "heads",
-            "- keys = mx.concatenate([self.keys[layer], keys], axis=2)",
-            "- values = mx.concatenate([self.values[layer], values], axis=2)",
-            "+ keys = mx.concatenate([self.keys[layer], keys], axis=1)",
-            "+ values = mx.concatenate([self.values[layer], values], axis=1)",
-            message="That is the axis of the heads. Positions are axis 2 of [B, K, T, D].",
-            hint=2,
-        ),
-        Slip(
-            "not kept",
-            "- self.keys[layer], self.values[layer] = keys, values",
-            "+ if self.keys[layer] is None:",
-            "+     self.keys[layer], self.values[layer] = keys, values",
-            message="The joined arrays are returned but not kept: the third `append` does not know about the second.",
-            hint=2,
-        ),
-        Slip(
-            "counted by each layer",
-            "  self.keys[layer], self.values[layer] = keys, values",
-            "+ self.length = keys.shape[2]",
-            "- self.length += num_tokens",
-            "+ pass",
-            message=(
-                "`length` moved inside `append`, so layer 1 sees a different position from layer 0. Only `advance` "
-                "may change it."
-            ),
-        ),
-        Slip(
-            "one layer for all",
-            "- def append(self, layer, keys, values):",
-            "+ def append(self, layer, keys, values, layer_=0):",
-            "- if self.keys[layer] is not None:",
-            "-     keys = mx.concatenate([self.keys[layer], keys], axis=2)",
-            "-     values = mx.concatenate([self.values[layer], values], axis=2)",
-            "- self.keys[layer], self.values[layer] = keys, values",
-            "+ if self.keys[layer_] is not None:",
-            "+     keys = mx.concatenate([self.keys[layer_], keys], axis=2)",
-            "+     values = mx.concatenate([self.values[layer_], values], axis=2)",
-            "+ self.keys[layer_], self.values[layer_] = keys, values",
-            message="All layers write to the same place. Each layer needs its own keys and values.",
-        ),
-        Slip(
-            "a b a b",
-            "- copy.keys = [mx.repeat(keys, times, axis=0) for keys in self.keys]",
-            "- copy.values = [mx.repeat(values, times, axis=0) for values in self.values]",
-            "+ copy.keys = [mx.concatenate([keys] * times) for keys in self.keys]",
-            "+ copy.values = [mx.concatenate([values] * times) for values in self.values]",
-            message="The rows came out as a b a b. The rows of a group stay together: a a b b.",
-            hint=3,
-        ),
-        Slip(
-            "repeat without length",
-            "- copy.length = self.length",
-            message="The repeated cache has length 0. RoPE would rotate its next position as if it were the first.",
-            hint=3,
-        ),
-        Slip(
-            "repeats itself",
-            "- copy = type(self)(len(self.keys))",
-            "+ copy = self",
-            message="`repeat` changed the cache itself. It should return a new one and leave the old one unchanged.",
-            hint=3,
-        ),
-        Slip(
-            "lists that two caches share",
-            "- copy = type(self)(len(self.keys))",
-            "+ copy = type(self)(0)",
-            "- copy.keys = [mx.repeat(keys, times, axis=0) for keys in self.keys]",
-            "- copy.values = [mx.repeat(values, times, axis=0) for values in self.values]",
-            "+ copy.keys, copy.values = self.keys, self.values",
-            "+ copy.keys[:] = [mx.repeat(keys, times, axis=0) for keys in self.keys]",
-            "+ copy.values[:] = [mx.repeat(values, times, axis=0) for values in self.values]",
-            message=("The two caches share their lists, so repeating one repeats the other too. Make new lists."),
-            hint=3,
-        ),
-        Slip(
-            "values for keys",
-            "- copy.values = [mx.repeat(values, times, axis=0) for values in self.values]",
-            "+ copy.values = copy.keys",
-            message="In the repeated cache the values are the keys.",
-            hint=3,
-        ),
+        r"""
+only the new ones returned (2)
+- return keys, values
++ return keys[:, :, self.length:], values[:, :, self.length:]
+! Only the new positions came back. `append` keeps the old ones, adds the new ones after them, and returns all of them,
+! because the new queries look at all of them.
+
+@ keys = mx.concatenate([self.keys[layer], keys], axis=2)
+@ values = mx.concatenate([self.values[layer], values], axis=2)
+new ones in front (2)
++ keys = mx.concatenate([keys, self.keys[layer]], axis=2)
++ values = mx.concatenate([values, self.values[layer]], axis=2)
+! The new positions come before the old ones. Join them after the old ones.
+heads (2)
++ keys = mx.concatenate([self.keys[layer], keys], axis=1)
++ values = mx.concatenate([self.values[layer], values], axis=1)
+! That is the axis of the heads. Positions are axis 2 of [B, K, T, D].
+
+not kept (2)
+- self.keys[layer], self.values[layer] = keys, values
++ if self.keys[layer] is None:
++     self.keys[layer], self.values[layer] = keys, values
+! The joined arrays are returned but not kept: the third `append` does not know about the second.
+counted by each layer
+  self.keys[layer], self.values[layer] = keys, values
++ self.length = keys.shape[2]
+- self.length += num_tokens
++ pass
+! `length` moved inside `append`, so layer 1 sees a different position from layer 0. Only `advance` may change it.
+one layer for all
+- def append(self, layer, keys, values):
++ def append(self, layer, keys, values, layer_=0):
+- if self.keys[layer] is not None:
+-     keys = mx.concatenate([self.keys[layer], keys], axis=2)
+-     values = mx.concatenate([self.values[layer], values], axis=2)
+- self.keys[layer], self.values[layer] = keys, values
++ if self.keys[layer_] is not None:
++     keys = mx.concatenate([self.keys[layer_], keys], axis=2)
++     values = mx.concatenate([self.values[layer_], values], axis=2)
++ self.keys[layer_], self.values[layer_] = keys, values
+! All layers write to the same place. Each layer needs its own keys and values.
+a b a b (3)
+- copy.keys = [mx.repeat(keys, times, axis=0) for keys in self.keys]
+- copy.values = [mx.repeat(values, times, axis=0) for values in self.values]
++ copy.keys = [mx.concatenate([keys] * times) for keys in self.keys]
++ copy.values = [mx.concatenate([values] * times) for values in self.values]
+! The rows came out as a b a b. The rows of a group stay together: a a b b.
+repeat without length (3)
+- copy.length = self.length
+! The repeated cache has length 0. RoPE would rotate its next position as if it were the first.
+repeats itself (3)
+- copy = type(self)(len(self.keys))
++ copy = self
+! `repeat` changed the cache itself. It should return a new one and leave the old one unchanged.
+lists that two caches share (3)
+- copy = type(self)(len(self.keys))
++ copy = type(self)(0)
+- copy.keys = [mx.repeat(keys, times, axis=0) for keys in self.keys]
+- copy.values = [mx.repeat(values, times, axis=0) for values in self.values]
++ copy.keys, copy.values = self.keys, self.values
++ copy.keys[:] = [mx.repeat(keys, times, axis=0) for keys in self.keys]
++ copy.values[:] = [mx.repeat(values, times, axis=0) for values in self.values]
+! The two caches share their lists, so repeating one repeats the other too. Make new lists.
+values for keys (3)
+- copy.values = [mx.repeat(values, times, axis=0) for values in self.values]
++ copy.values = copy.keys
+! In the repeated cache the values are the keys.
+""",
     ),
     run=_use_cache,
 )
@@ -1279,80 +1090,49 @@ ATTEND = Exercise(
     mistakes=(
         *slips(
             attend,
-            Slip(
-                "everything at position 0",
-                "- queries = rope(queries, cache.length, theta)",
-                "- keys = rope(keys, cache.length, theta)",
-                "+ queries = rope(queries, 0, theta)",
-                "+ keys = rope(keys, 0, theta)",
-                message=(
-                    "Each new position is rotated as if it were the first. The first new position is `cache.length`."
-                ),
-            ),
-            Slip(
-                "keys at position 0",
-                "- keys = rope(keys, cache.length, theta)",
-                "+ keys = rope(keys, 0, theta)",
-                message="The queries are rotated by their positions, but the new keys as if they began at 0.",
-            ),
-            Slip(
-                "queries at position 0",
-                "- queries = rope(queries, cache.length, theta)",
-                "+ queries = rope(queries, 0, theta)",
-                message=(
-                    "The keys are rotated by their positions, but the queries by a different count: both begin at "
-                    "`cache.length`. (Do not rotate the keys that the cache returns: they were rotated already.)"
-                ),
-            ),
-            Slip(
-                "not turned",
-                "- keys = rope(keys, cache.length, theta)",
-                message="The keys are not rotated at all. Without that, attention does not know their positions.",
-                hint=2,
-            ),
-            Slip(
-                "mask without offset",
-                "- mask = visible(queries.shape[2], keys.shape[2], cache.length, attention_mask)",
-                "+ mask = visible(queries.shape[2], keys.shape[2], 0, attention_mask)",
-                message=(
-                    "The mask takes the first new query for position 0, which sees only itself. Its position is "
-                    "`cache.length`."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "padding forgotten",
-                "- mask = visible(queries.shape[2], keys.shape[2], cache.length, attention_mask)",
-                "+ mask = visible(queries.shape[2], keys.shape[2], cache.length)",
-                message="`attention_mask` is not used, so rows with padding look at their padding.",
-                hint=3,
-            ),
-            Slip(
-                "later positions are visible",
-                "- mask = visible(queries.shape[2], keys.shape[2], cache.length, attention_mask)",
-                "+ mask = visible(queries.shape[2], keys.shape[2], keys.shape[2], attention_mask)",
-                message=(
-                    "Several new positions came at once, and each saw those after it. `visible` has to know the "
-                    "position of the first query."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "new keys only",
-                "- keys, values = cache.append(layer, keys, values)",
-                "- mask = visible(queries.shape[2], keys.shape[2], cache.length, attention_mask)",
-                "+ cache.append(layer, keys, values)",
-                "+ mask = visible(queries.shape[2], keys.shape[2], 0, None)",
-                message="The new queries look only at the new keys. `cache.append` returns all keys.",
-                hint=3,
-            ),
-            Slip(
-                "one cache layer",
-                "- keys, values = cache.append(layer, keys, values)",
-                "+ keys, values = cache.append(0, keys, values)",
-                message="Everything goes into layer 0 of the cache. Pass `layer` on.",
-                hint=2,
-            ),
+            r"""
+everything at position 0
+- queries = rope(queries, cache.length, theta)
+- keys = rope(keys, cache.length, theta)
++ queries = rope(queries, 0, theta)
++ keys = rope(keys, 0, theta)
+! Each new position is rotated as if it were the first. The first new position is `cache.length`.
+keys at position 0
+- keys = rope(keys, cache.length, theta)
++ keys = rope(keys, 0, theta)
+! The queries are rotated by their positions, but the new keys as if they began at 0.
+queries at position 0
+- queries = rope(queries, cache.length, theta)
++ queries = rope(queries, 0, theta)
+! The keys are rotated by their positions, but the queries by a different count: both begin at `cache.length`. (Do not
+! rotate the keys that the cache returns: they were rotated already.)
+not turned (2)
+- keys = rope(keys, cache.length, theta)
+! The keys are not rotated at all. Without that, attention does not know their positions.
+
+@ mask = visible(queries.shape[2], keys.shape[2], cache.length, attention_mask)
+mask without offset (3)
++ mask = visible(queries.shape[2], keys.shape[2], 0, attention_mask)
+! The mask takes the first new query for position 0, which sees only itself. Its position is `cache.length`.
+padding forgotten (3)
++ mask = visible(queries.shape[2], keys.shape[2], cache.length)
+! `attention_mask` is not used, so rows with padding look at their padding.
+later positions are visible (3)
++ mask = visible(queries.shape[2], keys.shape[2], keys.shape[2], attention_mask)
+! Several new positions came at once, and each saw those after it. `visible` has to know the position of the first
+! query.
+
+new keys only (3)
+- keys, values = cache.append(layer, keys, values)
+- mask = visible(queries.shape[2], keys.shape[2], cache.length, attention_mask)
++ cache.append(layer, keys, values)
++ mask = visible(queries.shape[2], keys.shape[2], 0, None)
+! The new queries look only at the new keys. `cache.append` returns all keys.
+one cache layer (2)
+- keys, values = cache.append(layer, keys, values)
++ keys, values = cache.append(0, keys, values)
+! Everything goes into layer 0 of the cache. Pass `layer` on.
+""",
         ),
     ),
     run=_attend_in_chunks,
@@ -1418,49 +1198,36 @@ LEFT_PAD = Exercise(
         ),
         *slips(
             left_pad,
-            Slip(
-                "on the right",
-                "- ids = [[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts]",
-                "- mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]",
-                "+ ids = [list(prompt) + [0] * (longest - len(prompt)) for prompt in prompts]",
-                "+ mask = [[1] * len(prompt) + [0] * (longest - len(prompt)) for prompt in prompts]",
-                message=(
-                    "That is padding on the right. Here all prompts end in the last column, so that each completion "
-                    "directly follows its prompt."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "mask of the other side",
-                "- mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]",
-                "+ mask = [[1] * len(prompt) + [0] * (longest - len(prompt)) for prompt in prompts]",
-                message="Ids and mask are padded on different sides.",
-                hint=2,
-            ),
-            Slip(
-                "mask the wrong way round",
-                "- mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]",
-                "+ mask = [[1] * (longest - len(prompt)) + [0] * len(prompt) for prompt in prompts]",
-                message="1 marks a token, 0 marks padding.",
-                hint=2,
-            ),
-            Slip(
-                "backwards",
-                "- ids = [[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts]",
-                "+ ids = [[0] * (longest - len(prompt)) + list(prompt)[::-1] for prompt in prompts]",
-                message="The prompts are backwards.",
-                hint=2,
-            ),
-            Slip(
-                "cut",
-                "- longest = max(len(prompt) for prompt in prompts)",
-                "+ longest = min(len(prompt) for prompt in prompts)",
-                "  ids = [[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts]",
-                "+ ids = [row[-longest:] for row in ids]",
-                "  mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]",
-                "+ mask = [row[-longest:] for row in mask]",
-                message="The long prompts are cut. P is the length of the *longest*.",
-            ),
+            r"""
+on the right (2)
+- ids = [[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
+- mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
++ ids = [list(prompt) + [0] * (longest - len(prompt)) for prompt in prompts]
++ mask = [[1] * len(prompt) + [0] * (longest - len(prompt)) for prompt in prompts]
+! That is padding on the right. Here all prompts end in the last column, so that each completion directly follows its
+! prompt.
+
+@ mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+mask of the other side (2)
++ mask = [[1] * len(prompt) + [0] * (longest - len(prompt)) for prompt in prompts]
+! Ids and mask are padded on different sides.
+mask the wrong way round (2)
++ mask = [[1] * (longest - len(prompt)) + [0] * len(prompt) for prompt in prompts]
+! 1 marks a token, 0 marks padding.
+
+backwards (2)
+- ids = [[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
++ ids = [[0] * (longest - len(prompt)) + list(prompt)[::-1] for prompt in prompts]
+! The prompts are backwards.
+cut
+- longest = max(len(prompt) for prompt in prompts)
++ longest = min(len(prompt) for prompt in prompts)
+  ids = [[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
++ ids = [row[-longest:] for row in ids]
+  mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
++ mask = [row[-longest:] for row in mask]
+! The long prompts are cut. P is the length of the *longest*.
+""",
         ),
     ),
     run=_whole_numbers,
@@ -1551,103 +1318,65 @@ GENERATE = Exercise(
     ),
     mistakes=slips(
         generate,
-        Slip(
-            "no mask",
-            "- logits = forward(ids, cache, mask)[:, -1]",
-            "+ logits = forward(ids, cache, None)[:, -1]",
-            message=(
-                "The model did not get the mask, so it reads padding as tokens. (Token 0 may mean something, and "
-                "attention sees every position.)"
-            ),
-        ),
-        Slip(
-            "mask in the first round",
-            "- logits = forward(ids, cache, mask)[:, -1]",
-            "+ logits = forward(ids, cache, None if step else mask)[:, -1]",
-            message=(
-                "The model got the mask in the first round only. The padding is still in the cache, and every later "
-                "position looks back at it: pass the same mask in every round."
-            ),
-        ),
-        Slip(
-            "padded on the right",
-            "- ids, mask = left_pad(prompts)",
-            "+ ids, mask = _right_pad(prompts)",
-            message=(
-                "The prompts are padded on the right, so the last column, `[:, -1]`, contains padding. With "
-                "`left_pad` all prompts end there."
-            ),
-        ),
-        Slip(
-            "all of it again",
-            "- ids = mx.array(tokens)[:, None]",
-            "+ ids = mx.concatenate([ids, mx.array(tokens, dtype=ids.dtype)[:, None]], axis=1)",
-            message=(
-                "The whole text goes through the model in every round, and into the cache again. Send only the newest "
-                "token."
-            ),
-        ),
-        Slip(
-            "first position",
-            "- logits = forward(ids, cache, mask)[:, -1]",
-            "+ logits = forward(ids, cache, mask)[:, 0]",
-            message="The next token follows the *last* position: `[:, -1]`.",
-        ),
-        Slip(
-            "end left out",
-            "- if not completion or completion[-1] not in ends:",
-            "+ if token not in ends:",
-            "- if all(completion[-1] in ends for completion in completions):",
-            "+ if all(token in ends for token in tokens):",
-            message="The end token belongs to the completion, and nothing comes after it.",
-            hint=2,
-        ),
-        Slip(
-            "continues after the end",
-            "  for completion, token in zip(completions, tokens):",
-            "-     if not completion or completion[-1] not in ends:",
-            "-         completion.append(token)",
-            "- if all(completion[-1] in ends for completion in completions):",
-            "+     completion.append(token)",
-            "+ if all(set(completion) & set(ends) for completion in completions):",
-            message=(
-                "A row that has ended got more tokens. The batch continues for the other rows, but this completion is "
-                "finished."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "stops with the first",
-            "- if all(completion[-1] in ends for completion in completions):",
-            "+ if any(completion[-1] in ends for completion in completions):",
-            message="Everything stopped when the first row ended. The other rows were not finished.",
-            hint=3,
-        ),
-        Slip(
-            "never stops early",
-            "- if all(completion[-1] in ends for completion in completions):",
-            "-     break",
-            message="When every row has ended, stop: the remaining rounds do nothing.",
-            hint=3,
-        ),
-        Slip(
-            "step 0",
-            "- tokens = [choose(logits[row], row, step) for row in range(len(prompts))]",
-            "+ tokens = [choose(logits[row], row, 0) for row in range(len(prompts))]",
-            message="`choose` gets the number of the round as its step: 0, 1, 2, ...",
-        ),
-        Slip(
-            "row 0",
-            "- tokens = [choose(logits[row], row, step) for row in range(len(prompts))]",
-            "+ tokens = [choose(logits[row], 0, step) for row in range(len(prompts))]",
-            message="`choose` gets the number of the row.",
-        ),
-        Slip(
-            "one too many",
-            "- for step in range(max_new_tokens):",
-            "+ for step in range(max_new_tokens + 1):",
-            message="A row is longer than `max_new_tokens`.",
-        ),
+        r"""
+@ logits = forward(ids, cache, mask)[:, -1]
+no mask
++ logits = forward(ids, cache, None)[:, -1]
+! The model did not get the mask, so it reads padding as tokens. (Token 0 may mean something, and attention sees every
+! position.)
+mask in the first round
++ logits = forward(ids, cache, None if step else mask)[:, -1]
+! The model got the mask in the first round only. The padding is still in the cache, and every later position looks back
+! at it: pass the same mask in every round.
+first position
++ logits = forward(ids, cache, mask)[:, 0]
+! The next token follows the *last* position: `[:, -1]`.
+
+padded on the right
+- ids, mask = left_pad(prompts)
++ ids, mask = _right_pad(prompts)
+! The prompts are padded on the right, so the last column, `[:, -1]`, contains padding. With `left_pad` all prompts end
+! there.
+all of it again
+- ids = mx.array(tokens)[:, None]
++ ids = mx.concatenate([ids, mx.array(tokens, dtype=ids.dtype)[:, None]], axis=1)
+! The whole text goes through the model in every round, and into the cache again. Send only the newest token.
+end left out (2)
+- if not completion or completion[-1] not in ends:
++ if token not in ends:
+- if all(completion[-1] in ends for completion in completions):
++ if all(token in ends for token in tokens):
+! The end token belongs to the completion, and nothing comes after it.
+continues after the end (2)
+  for completion, token in zip(completions, tokens):
+-     if not completion or completion[-1] not in ends:
+-         completion.append(token)
+- if all(completion[-1] in ends for completion in completions):
++     completion.append(token)
++ if all(set(completion) & set(ends) for completion in completions):
+! A row that has ended got more tokens. The batch continues for the other rows, but this completion is finished.
+stops with the first (3)
+- if all(completion[-1] in ends for completion in completions):
++ if any(completion[-1] in ends for completion in completions):
+! Everything stopped when the first row ended. The other rows were not finished.
+never stops early (3)
+- if all(completion[-1] in ends for completion in completions):
+-     break
+! When every row has ended, stop: the remaining rounds do nothing.
+
+@ tokens = [choose(logits[row], row, step) for row in range(len(prompts))]
+step 0
++ tokens = [choose(logits[row], row, 0) for row in range(len(prompts))]
+! `choose` gets the number of the round as its step: 0, 1, 2, ...
+row 0
++ tokens = [choose(logits[row], 0, step) for row in range(len(prompts))]
+! `choose` gets the number of the row.
+
+one too many
+- for step in range(max_new_tokens):
++ for step in range(max_new_tokens + 1):
+! A row is longer than `max_new_tokens`.
+""",
     ),
     run=_count_positions,
 )

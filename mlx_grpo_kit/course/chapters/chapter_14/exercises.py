@@ -13,7 +13,7 @@ import numpy as np
 from mlx_grpo_kit.course.chapters.chapter_14 import suspects
 from mlx_grpo_kit.course.compare import Told
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
-from mlx_grpo_kit.course.slips import Slip, slips
+from mlx_grpo_kit.course.slips import slips
 from mlx_grpo_kit.tasks import Problem
 
 MEGABYTE = "7" * 1_000_000
@@ -180,104 +180,57 @@ WHOLE_NUMBER = Exercise(
         ),
         *slips(
             whole_number,
-            Slip(
-                "search",
-                '- if not re.fullmatch("[0-9]{1,9}", text):',
-                '+ if not re.search("[0-9]{1,9}", text):',
-                message="A number *in* the text is not enough: it has to be the whole text.",
-                hint=2,
-            ),
-            Slip(
-                "match",
-                '- if not re.fullmatch("[0-9]{1,9}", text):',
-                '+ if not re.match("[0-9]{1,9}", text):',
-                message="`re.match` looks only at the beginning: `46!` gets through.",
-                hint=2,
-            ),
-            Slip(
-                "any space",
-                '- text = text.strip(" ")',
-                "+ text = text.strip()",
-                message="`strip()` removes line breaks and tabs too. Remove only spaces.",
-                hint=2,
-            ),
-            Slip(
-                "the dollar",
-                '- if not re.fullmatch("[0-9]{1,9}", text):',
-                '+ if not re.match("[0-9]{1,9}$", text):',
-                message="`$` also matches before a line break at the end: use `re.fullmatch`.",
-                hint=2,
-            ),
-            Slip(
-                "other scripts",
-                '- if not re.fullmatch("[0-9]{1,9}", text):',
-                '+ if not re.fullmatch("\\\\d{1,9}", text):',
-                message="`\\d` matches the digits of every script. `[0-9]` matches only the ten characters.",
-                hint=2,
-            ),
-            Slip(
-                "leading zeros",
-                '- if len(text) > 1 and text[0] == "0":',
-                "+ if False:",
-                message="`046` is not the way to write 46.",
-                hint=3,
-            ),
-            Slip(
-                "no zero",
-                '- if len(text) > 1 and text[0] == "0":',
-                '+ if text[0] == "0":',
-                message="`0` itself is a number: only an *extra* zero is wrong.",
-                hint=3,
-            ),
-            Slip(
-                "any length",
-                '- if not re.fullmatch("[0-9]{1,9}", text):',
-                '+ if not re.fullmatch("[0-9]+", text):',
-                message="Your answer does not limit the length: allow at most nine digits.",
-                hint=2,
-            ),
-            Slip(
-                "ten digits",
-                '- if not re.fullmatch("[0-9]{1,9}", text):',
-                '+ if not re.fullmatch("[0-9]{1,10}", text):',
-                message="Ten digits are one too many: allow at most nine.",
-                hint=2,
-            ),
-            Slip(
-                "cut first",
-                '- text = text.strip(" ")',
-                '+ text = text[:20].strip(" ")',
-                message=("You cut the text before you removed its spaces, and the number comes after thirty of them."),
-                hint=2,
-            ),
-            Slip(
-                "nothing is a number",
-                '- if not re.fullmatch("[0-9]{1,9}", text):',
-                '+ if not re.fullmatch("[0-9]{0,9}", text):',
-                message="The empty text is not a number.",
-                hint=2,
-            ),
-            Slip(
-                "spaces inside",
-                '- text = text.strip(" ")',
-                '+ text = text.replace(" ", "")',
-                message="`4 6` is two numbers: remove only the spaces before and after.",
-                hint=2,
-            ),
-            Slip(
-                "no spaces",
-                '- text = text.strip(" ")',
-                "+ text = text",
-                message="Spaces before and after the number are allowed.",
-                hint=2,
-            ),
-            Slip(
-                "a text",
-                "- return int(text)",
-                "+ return text",
-                message="That is a text. Return an int.",
-                hint=3,
-            ),
+            r"""
+@ if not re.fullmatch("[0-9]{1,9}", text):
+search (2)
++ if not re.search("[0-9]{1,9}", text):
+! A number *in* the text is not enough: it has to be the whole text.
+match (2)
++ if not re.match("[0-9]{1,9}", text):
+! `re.match` looks only at the beginning: `46!` gets through.
+the dollar (2)
++ if not re.match("[0-9]{1,9}$", text):
+! `$` also matches before a line break at the end: use `re.fullmatch`.
+other scripts (2)
++ if not re.fullmatch("\\d{1,9}", text):
+! `\d` matches the digits of every script. `[0-9]` matches only the ten characters.
+any length (2)
++ if not re.fullmatch("[0-9]+", text):
+! Your answer does not limit the length: allow at most nine digits.
+ten digits (2)
++ if not re.fullmatch("[0-9]{1,10}", text):
+! Ten digits are one too many: allow at most nine.
+nothing is a number (2)
++ if not re.fullmatch("[0-9]{0,9}", text):
+! The empty text is not a number.
+
+@ text = text.strip(" ")
+any space (2)
++ text = text.strip()
+! `strip()` removes line breaks and tabs too. Remove only spaces.
+cut first (2)
++ text = text[:20].strip(" ")
+! You cut the text before you removed its spaces, and the number comes after thirty of them.
+spaces inside (2)
++ text = text.replace(" ", "")
+! `4 6` is two numbers: remove only the spaces before and after.
+no spaces (2)
++ text = text
+! Spaces before and after the number are allowed.
+
+@ if len(text) > 1 and text[0] == "0":
+leading zeros (3)
++ if False:
+! `046` is not the way to write 46.
+no zero (3)
++ if text[0] == "0":
+! `0` itself is a number: only an *extra* zero is wrong.
+
+a text (3)
+- return int(text)
++ return text
+! That is a text. Return an int.
+""",
         ),
     ),
     run=_an_int,
@@ -326,87 +279,43 @@ CORRECT = Exercise(
     ),
     mistakes=slips(
         correct,
-        Slip(
-            "contains the answer",
-            "- return [float(whole_number(text) == int(problem.answer)) for problem, text in zip(problems, completions)]",  # noqa: E501
-            "+ return [float(problem.answer in text) for problem, text in zip(problems, completions)]",
-            message=(
-                "`146` and `460` contain `46` too, and so does a list of all numbers. The completion has to *be* "
-                "the answer."
-            ),
-        ),
-        Slip(
-            "is part of the answer",
-            "- return [float(whole_number(text) == int(problem.answer)) for problem, text in zip(problems, completions)]",  # noqa: E501
-            "+ return [float(text in problem.answer) for problem, text in zip(problems, completions)]",
-            message="Every piece of the answer would pass, and the empty text is part of every text.",
-        ),
-        Slip(
-            "begins with it",
-            "- return [float(whole_number(text) == int(problem.answer)) for problem, text in zip(problems, completions)]",  # noqa: E501
-            "+ return [float(text.startswith(problem.answer)) for problem, text in zip(problems, completions)]",
-            message="`460` begins with `46`. The completion has to *be* the answer.",
-        ),
-        Slip(
-            "int",
-            "- return [float(whole_number(text) == int(problem.answer)) for problem, text in zip(problems, completions)]",  # noqa: E501
-            "+ return [float(int(text) == int(problem.answer)) for problem, text in zip(problems, completions)]",
-            message=(
-                "`int` raises an error for anything that is not a number, and the whole run would stop. Your "
-                "`whole_number` returns None instead."
-            ),
-        ),
-        Slip(
-            "texts compared",
-            "- return [float(whole_number(text) == int(problem.answer)) for problem, text in zip(problems, completions)]",  # noqa: E501
-            "+ return [float(text == problem.answer) for problem, text in zip(problems, completions)]",
-            message=(
-                "`46` followed by a space is the number 46 as well: compare the numbers that `whole_number` reads."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "stripped texts compared",
-            "- return [float(whole_number(text) == int(problem.answer)) for problem, text in zip(problems, completions)]",  # noqa: E501
-            "+ return [float(text.strip() == problem.answer) for problem, text in zip(problems, completions)]",
-            message=(
-                "`strip()` removes line breaks too, and `46` with a line break is not a number: use `whole_number`."
-            ),
-        ),
-        Slip(
-            "int that does not raise",
-            "- return [float(whole_number(text) == int(problem.answer)) for problem, text in zip(problems, completions)]",  # noqa: E501
-            "+ return [float(_int_or_none(text) == int(problem.answer)) for problem, text in zip(problems, completions)]",  # noqa: E501
-            message=(
-                "`int` accepts more than digits: `4_6`, `+46`, line breaks, digits of any script. Use `whole_number`."
-            ),
-        ),
-        Slip(
-            "None is 0",
-            "- return [float(whole_number(text) == int(problem.answer)) for problem, text in zip(problems, completions)]",  # noqa: E501
-            "+ return [float((whole_number(text) or 0) == int(problem.answer)) for problem, text in zip(problems, completions)]",  # noqa: E501
-            message="You treat None as 0: then silence is the right answer to 0+0.",
-        ),
-        Slip(
-            "number against text",
-            "- return [float(whole_number(text) == int(problem.answer)) for problem, text in zip(problems, completions)]",  # noqa: E501
-            "+ return [float(whole_number(text) == problem.answer) for problem, text in zip(problems, completions)]",
-            message="A number never equals a text: `46 == '46'` is False. Convert the answer to an int.",
-            hint=2,
-        ),
-        Slip(
-            "the first problem for all",
-            "- return [float(whole_number(text) == int(problem.answer)) for problem, text in zip(problems, completions)]",  # noqa: E501
-            "+ return [float(whole_number(text) == int(problems[0].answer)) for problem, text in zip(problems, completions)]",  # noqa: E501
-            message="Each completion belongs to the problem at the same position.",
-        ),
-        Slip(
-            "one reward",
-            "- return [float(whole_number(text) == int(problem.answer)) for problem, text in zip(problems, completions)]",  # noqa: E501
-            "+ return max([0.0, *[float(whole_number(text) == int(problem.answer)) for problem, text in zip(problems, completions)]])",  # noqa: E501
-            message="That is one number for all completions. Return a list with one per completion.",
-            hint=2,
-        ),
+        r"""
+@ return [float(whole_number(text) == int(problem.answer)) for problem, text in zip(problems, completions)]
+contains the answer
++ return [float(problem.answer in text) for problem, text in zip(problems, completions)]
+! `146` and `460` contain `46` too, and so does a list of all numbers. The completion has to *be* the answer.
+is part of the answer
++ return [float(text in problem.answer) for problem, text in zip(problems, completions)]
+! Every piece of the answer would pass, and the empty text is part of every text.
+begins with it
++ return [float(text.startswith(problem.answer)) for problem, text in zip(problems, completions)]
+! `460` begins with `46`. The completion has to *be* the answer.
+int
++ return [float(int(text) == int(problem.answer)) for problem, text in zip(problems, completions)]
+! `int` raises an error for anything that is not a number, and the whole run would stop. Your `whole_number` returns
+! None instead.
+texts compared (2)
++ return [float(text == problem.answer) for problem, text in zip(problems, completions)]
+! `46` followed by a space is the number 46 as well: compare the numbers that `whole_number` reads.
+stripped texts compared
++ return [float(text.strip() == problem.answer) for problem, text in zip(problems, completions)]
+! `strip()` removes line breaks too, and `46` with a line break is not a number: use `whole_number`.
+int that does not raise
++ return [float(_int_or_none(text) == int(problem.answer)) for problem, text in zip(problems, completions)]
+! `int` accepts more than digits: `4_6`, `+46`, line breaks, digits of any script. Use `whole_number`.
+None is 0
++ return [float((whole_number(text) or 0) == int(problem.answer)) for problem, text in zip(problems, completions)]
+! You treat None as 0: then silence is the right answer to 0+0.
+number against text (2)
++ return [float(whole_number(text) == problem.answer) for problem, text in zip(problems, completions)]
+! A number never equals a text: `46 == '46'` is False. Convert the answer to an int.
+the first problem for all
++ return [float(whole_number(text) == int(problems[0].answer)) for problem, text in zip(problems, completions)]
+! Each completion belongs to the problem at the same position.
+one reward (2)
++ return max([0.0, *[float(whole_number(text) == int(problem.answer)) for problem, text in zip(problems, completions)]])
+! That is one number for all completions. Return a list with one per completion.
+""",
     ),
     run=_rewards,
 )
@@ -461,94 +370,51 @@ DIGITS_RIGHT = Exercise(
     ),
     mistakes=slips(
         digits_right,
-        Slip(
-            "from the left",
-            "- ours, right = str(number)[::-1], problem.answer[::-1]",
-            "+ ours, right = str(number), problem.answer",
-            message="You compared the digits from the left, so `65` and `165` agree nowhere. Put units below units.",
-        ),
-        Slip(
-            "divided by its own length",
-            "- rewards.append(same / max(len(ours), len(right)))",
-            "+ rewards.append(same / len(ours))",
-            message=(
-                "`5` gets full marks for `165`, because its only digit is right. A policy would find that within a "
-                "minute. Divide by the longer length."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "divided by the answer's length",
-            "- rewards.append(same / max(len(ours), len(right)))",
-            "+ rewards.append(same / len(right))",
-            message="`1165` gets full marks for `165`. Divide by the longer length.",
-            hint=2,
-        ),
-        Slip(
-            "the shorter one",
-            "- rewards.append(same / max(len(ours), len(right)))",
-            "+ rewards.append(same / min(len(ours), len(right)))",
-            message="If you divide by the shorter length, `5` and `1165` both get full marks for `165`.",
-            hint=2,
-        ),
-        Slip(
-            "any order",
-            "- same = sum(a == b for a, b in zip(ours, right))",
-            "+ same = sum(a in right for a in ours)",
-            message="Your digits count at any position, so `64` would be as good as `46`. Compare place by place.",
-        ),
-        Slip(
-            "not a share",
-            "- rewards.append(same / max(len(ours), len(right)))",
-            "+ rewards.append(same)",
-            message="That is the number of right places. Divide it by the number of all places.",
-            hint=2,
-        ),
-        Slip(
-            "all or nothing",
-            "- rewards.append(same / max(len(ours), len(right)))",
-            "+ rewards.append(float(same == max(len(ours), len(right))))",
-            message="That is 1 for the answer and 0 for everything else, which is 14.2 again.",
-            hint=3,
-        ),
-        Slip(
-            "the text itself",
-            "- ours, right = str(number)[::-1], problem.answer[::-1]",
-            "+ ours, right = text[::-1], problem.answer[::-1]",
-            message=(
-                "Spaces are not digits: `46` followed by a space is 46. Use the number that `whole_number` returns."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "padded with zeros",
-            "- ours, right = str(number)[::-1], problem.answer[::-1]",
-            "+ ours, right = (each.zfill(max(len(str(number)), len(problem.answer)))[::-1] for each in (str(number), problem.answer))",  # noqa: E501
-            message=(
-                "Padded with zeros, `0` has two right places for `100`. A place that only one of the two has is wrong."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "whatever it is",
-            "- if number is None:",
-            "+ if False:",
-            "- ours, right = str(number)[::-1], problem.answer[::-1]",
-            "+ ours, right = text[::-1], problem.answer[::-1]",
-            message=(
-                "A completion that is not a whole number gets 0.0, however many characters agree: `00` is not one."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "left out",
-            "- rewards.append(0.0)",
-            message=(
-                "You left out completions that are not numbers. The list is too short, and every later reward "
-                "belongs to the wrong completion."
-            ),
-            hint=2,
-        ),
+        r"""
+@ ours, right = str(number)[::-1], problem.answer[::-1]
+from the left
++ ours, right = str(number), problem.answer
+! You compared the digits from the left, so `65` and `165` agree nowhere. Put units below units.
+the text itself (3)
++ ours, right = text[::-1], problem.answer[::-1]
+! Spaces are not digits: `46` followed by a space is 46. Use the number that `whole_number` returns.
+padded with zeros (2)
++ ours, right = (each.zfill(max(len(str(number)), len(problem.answer)))[::-1] for each in (str(number), problem.answer))
+! Padded with zeros, `0` has two right places for `100`. A place that only one of the two has is wrong.
+
+@ rewards.append(same / max(len(ours), len(right)))
+divided by its own length (2)
++ rewards.append(same / len(ours))
+! `5` gets full marks for `165`, because its only digit is right. A policy would find that within a minute. Divide by
+! the longer length.
+divided by the answer's length (2)
++ rewards.append(same / len(right))
+! `1165` gets full marks for `165`. Divide by the longer length.
+the shorter one (2)
++ rewards.append(same / min(len(ours), len(right)))
+! If you divide by the shorter length, `5` and `1165` both get full marks for `165`.
+not a share (2)
++ rewards.append(same)
+! That is the number of right places. Divide it by the number of all places.
+all or nothing (3)
++ rewards.append(float(same == max(len(ours), len(right))))
+! That is 1 for the answer and 0 for everything else, which is 14.2 again.
+
+any order
+- same = sum(a == b for a, b in zip(ours, right))
++ same = sum(a in right for a in ours)
+! Your digits count at any position, so `64` would be as good as `46`. Compare place by place.
+whatever it is (3)
+- if number is None:
++ if False:
+- ours, right = str(number)[::-1], problem.answer[::-1]
++ ours, right = text[::-1], problem.answer[::-1]
+! A completion that is not a whole number gets 0.0, however many characters agree: `00` is not one.
+left out (2)
+- rewards.append(0.0)
+! You left out completions that are not numbers. The list is too short, and every later reward belongs to the wrong
+! completion.
+""",
     ),
     run=_rewards,
 )
@@ -672,123 +538,71 @@ REACHES = Exercise(
         Mistake("from left to right", _left_to_right, "`3+5*9` is 48: `*` binds before `+` and `-`.", 2),
         *slips(
             reaches,
-            Slip(
-                "the numbers are not checked",
-                "- return sorted(used) == sorted(numbers) and total == target",
-                "+ return total == target",
-                message="You do not check which numbers were used: then `24` itself is the shortest way to 24.",
-                hint=3,
-            ),
-            Slip(
-                "as a set",
-                "- return sorted(used) == sorted(numbers) and total == target",
-                "+ return set(used) == set(numbers) and total == target",
-                message=("A set forgets how often a number occurs: `3*3+5` would use 3 twice and get away with it."),
-                hint=3,
-            ),
-            Slip(
-                "not all",
-                "- return sorted(used) == sorted(numbers) and total == target",
-                "+ return set(used) <= set(numbers) and total == target",
-                message=(
-                    "Each number has to be used exactly once, but your answer lets some be left out or used twice."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "in this order",
-                "- return sorted(used) == sorted(numbers) and total == target",
-                "+ return used == list(numbers) and total == target",
-                message="The numbers may be used in any order: compare them sorted.",
-                hint=3,
-            ),
-            Slip(
-                "the value is not checked",
-                "- return sorted(used) == sorted(numbers) and total == target",
-                "+ return sorted(used) == sorted(numbers)",
-                message="You do not compare the value with the target.",
-            ),
-            Slip(
-                "a minus before all the rest",
-                '- for sign, product in re.findall(r"([-+]?)([0-9*]+)", text):',
-                '+ for sign, product in re.findall(r"([-+]?)([0-9*]+)", re.sub("-.*", lambda rest: rest[0].replace("+", "-"), text)):',  # noqa: E501
-                message="`9-3+5` is 11: the minus applies only to the 3. Without parentheses, go from left to right.",
-                hint=2,
-            ),
-            Slip(
-                "cut off at 32 characters",
-                '- if len(text) > 32 or not re.fullmatch(r"[0-9]{1,2}([-+*][0-9]{1,2})*", text):',
-                "+ text = text[:32]",
-                '+ if not re.fullmatch(r"[0-9]{1,2}([-+*][0-9]{1,2})*", text):',
-                message=(
-                    "You cut off a longer text and judged the rest. A text of more than 32 characters is not an "
-                    "allowed expression."
-                ),
-            ),
-            Slip(
-                "minus forgotten",
-                '- total += math.prod(factors) * (-1 if sign == "-" else 1)',
-                "+ total += math.prod(factors)",
-                message="A product after a minus is negative.",
-                hint=2,
-            ),
-            Slip(
-                "search",
-                '- if len(text) > 32 or not re.fullmatch(r"[0-9]{1,2}([-+*][0-9]{1,2})*", text):',
-                '+ if len(text) > 32 or not re.match(r"[0-9]{1,2}([-+*][0-9]{1,2})*", text):',
-                message="A text that only *begins* like an expression is not one: `3+` is not.",
-            ),
-            Slip(
-                "the dollar",
-                '- if len(text) > 32 or not re.fullmatch(r"[0-9]{1,2}([-+*][0-9]{1,2})*", text):',
-                '+ if len(text) > 32 or not re.match(r"[0-9]{1,2}([-+*][0-9]{1,2})*$", text):',
-                message="`$` also matches before a line break at the end: use `re.fullmatch`.",
-            ),
-            Slip(
-                "spaces",
-                '  """True if `text` makes `target` of all `numbers`, each used once, with + - *."""',
-                '+ text = text.replace(" ", "")',
-                message="An expression of this form has no spaces.",
-            ),
-            Slip(
-                "a leading sign",
-                '- if len(text) > 32 or not re.fullmatch(r"[0-9]{1,2}([-+*][0-9]{1,2})*", text):',
-                '+ if len(text) > 32 or not re.fullmatch(r"[-+]?[0-9]{1,2}([-+*][0-9]{1,2})*", text):',
-                message="You accept a leading sign. Expressions have no signs.",
-            ),
-            Slip(
-                "long numbers",
-                '- if len(text) > 32 or not re.fullmatch(r"[0-9]{1,2}([-+*][0-9]{1,2})*", text):',
-                '+ if len(text) > 32 or not re.fullmatch(r"[0-9]+([-+*][0-9]+)*", text):',
-                message="A number has one or two digits.",
-            ),
-            Slip(
-                "without its sign",
-                "- return sorted(used) == sorted(numbers) and total == target",
-                "+ return sorted(used) == sorted(numbers) and abs(total) == abs(target)",
-                message="3-5 is -2, not 2.",
-                hint=2,
-            ),
-            Slip(
-                "31 characters",
-                '- if len(text) > 32 or not re.fullmatch(r"[0-9]{1,2}([-+*][0-9]{1,2})*", text):',
-                '+ if len(text) >= 32 or not re.fullmatch(r"[0-9]{1,2}([-+*][0-9]{1,2})*", text):',
-                message="A text of 32 characters is still allowed.",
-            ),
-            Slip(
-                "no bound",
-                '- if len(text) > 32 or not re.fullmatch(r"[0-9]{1,2}([-+*][0-9]{1,2})*", text):',
-                '+ if not re.fullmatch(r"[0-9]{1,2}([-+*][0-9]{1,2})*", text):',
-                message="Your answer does not limit the length: allow at most 32 characters.",
-            ),
-            Slip(
-                "other scripts",
-                '- if len(text) > 32 or not re.fullmatch(r"[0-9]{1,2}([-+*][0-9]{1,2})*", text):',
-                '+ if len(text) > 32 or not re.fullmatch(r"[\\d]{1,2}([-+*][\\d]{1,2})*", text):',
-                '- for sign, product in re.findall(r"([-+]?)([0-9*]+)", text):',
-                '+ for sign, product in re.findall(r"([-+]?)([\\d*]+)", text):',
-                message="`\\d` accepts the digits of every script.",
-            ),
+            r'''
+@ return sorted(used) == sorted(numbers) and total == target
+the numbers are not checked (3)
++ return total == target
+! You do not check which numbers were used: then `24` itself is the shortest way to 24.
+as a set (3)
++ return set(used) == set(numbers) and total == target
+! A set forgets how often a number occurs: `3*3+5` would use 3 twice and get away with it.
+not all (3)
++ return set(used) <= set(numbers) and total == target
+! Each number has to be used exactly once, but your answer lets some be left out or used twice.
+in this order (3)
++ return used == list(numbers) and total == target
+! The numbers may be used in any order: compare them sorted.
+the value is not checked
++ return sorted(used) == sorted(numbers)
+! You do not compare the value with the target.
+without its sign (2)
++ return sorted(used) == sorted(numbers) and abs(total) == abs(target)
+! 3-5 is -2, not 2.
+
+a minus before all the rest (2)
+- for sign, product in re.findall(r"([-+]?)([0-9*]+)", text):
++ for sign, product in re.findall(r"([-+]?)([0-9*]+)", re.sub("-.*", lambda rest: rest[0].replace("+", "-"), text)):
+! `9-3+5` is 11: the minus applies only to the 3. Without parentheses, go from left to right.
+
+@ if len(text) > 32 or not re.fullmatch(r"[0-9]{1,2}([-+*][0-9]{1,2})*", text):
+cut off at 32 characters
++ text = text[:32]
++ if not re.fullmatch(r"[0-9]{1,2}([-+*][0-9]{1,2})*", text):
+! You cut off a longer text and judged the rest. A text of more than 32 characters is not an allowed expression.
+search
++ if len(text) > 32 or not re.match(r"[0-9]{1,2}([-+*][0-9]{1,2})*", text):
+! A text that only *begins* like an expression is not one: `3+` is not.
+the dollar
++ if len(text) > 32 or not re.match(r"[0-9]{1,2}([-+*][0-9]{1,2})*$", text):
+! `$` also matches before a line break at the end: use `re.fullmatch`.
+a leading sign
++ if len(text) > 32 or not re.fullmatch(r"[-+]?[0-9]{1,2}([-+*][0-9]{1,2})*", text):
+! You accept a leading sign. Expressions have no signs.
+long numbers
++ if len(text) > 32 or not re.fullmatch(r"[0-9]+([-+*][0-9]+)*", text):
+! A number has one or two digits.
+31 characters
++ if len(text) >= 32 or not re.fullmatch(r"[0-9]{1,2}([-+*][0-9]{1,2})*", text):
+! A text of 32 characters is still allowed.
+no bound
++ if not re.fullmatch(r"[0-9]{1,2}([-+*][0-9]{1,2})*", text):
+! Your answer does not limit the length: allow at most 32 characters.
+
+minus forgotten (2)
+- total += math.prod(factors) * (-1 if sign == "-" else 1)
++ total += math.prod(factors)
+! A product after a minus is negative.
+spaces
+  """True if `text` makes `target` of all `numbers`, each used once, with + - *."""
++ text = text.replace(" ", "")
+! An expression of this form has no spaces.
+other scripts
+- if len(text) > 32 or not re.fullmatch(r"[0-9]{1,2}([-+*][0-9]{1,2})*", text):
++ if len(text) > 32 or not re.fullmatch(r"[\d]{1,2}([-+*][\d]{1,2})*", text):
+- for sign, product in re.findall(r"([-+]?)([0-9*]+)", text):
++ for sign, product in re.findall(r"([-+]?)([\d*]+)", text):
+! `\d` accepts the digits of every script.
+''',
         ),
     ),
     run=_verdict_without_eval,
@@ -842,84 +656,45 @@ ADD_UP = Exercise(
     ),
     mistakes=slips(
         add_up,
-        Slip(
-            "None is 0",
-            "- sums.append(sum(values) if values else None)",
-            "+ sums.append(sum(values))",
-            message=(
-                "If no function applies, the sum is None. A 0 would mean that this completion is worse than one "
-                "with a positive reward."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "0 is nothing",
-            "- sums.append(sum(values) if values else None)",
-            "+ sums.append(sum(values) or None)",
-            message="A sum of 0 is a reward like any other. The sum is None only if *no* function applies.",
-            hint=2,
-        ),
-        Slip(
-            "no weights",
-            "- values = [weight * value for weight, value in zip(weights, column) if value is not None]",
-            "+ values = [value for weight, value in zip(weights, column) if value is not None]",
-            message="You do not use the weights.",
-            hint=2,
-        ),
-        Slip(
-            "zeros left out",
-            "- values = [weight * value for weight, value in zip(weights, column) if value is not None]",
-            "+ values = [weight * value for weight, value in zip(weights, column) if value]",
-            message="You leave out values of 0 as if they were None.",
-            hint=2,
-        ),
-        Slip(
-            "a mean",
-            "- sums.append(sum(values) if values else None)",
-            "+ sums.append(sum(values) / len(values) if values else None)",
-            message="That is a mean. Return the sum.",
-            hint=2,
-        ),
-        Slip(
-            "one None for all",
-            "- sums.append(sum(values) if values else None)",
-            "+ sums.append(sum(values) if None not in column else None)",
-            message=(
-                "In your answer one function that does not apply makes the whole sum None. Leave that function out, "
-                "and add the others."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "another's weight",
-            "- values = [weight * value for weight, value in zip(weights, column) if value is not None]",
-            "+ values = [weight * value for weight, value in zip(weights, [each for each in column if each is not None])]",  # noqa: E501
-            message=(
-                "You removed the Nones before you paired values with weights, so a value gets the weight of another "
-                "function."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "divided by the weights that count",
-            "- sums.append(sum(values) if values else None)",
-            "+ sums.append(sum(values) / sum(weight for weight, value in zip(weights, column) if value is not None) if values else None)",  # noqa: E501
-            message="You divided the sum by the weights of the functions that apply. Return the sum itself.",
-            hint=2,
-        ),
-        Slip(
-            "divided by the weights",
-            "- sums.append(sum(values) if values else None)",
-            "+ sums.append(sum(values) / (sum(weights) or 1) if values else None)",
-            message="You divided the sum by the sum of the weights. Return the sum itself.",
-            hint=2,
-        ),
-        Slip(
-            "rows",
-            "- for column in zip(*rewards):",
-            "+ for column in rewards:",
-            message="You added up the values of all completions. Return one sum for each completion.",
-        ),
+        r"""
+@ sums.append(sum(values) if values else None)
+None is 0 (2)
++ sums.append(sum(values))
+! If no function applies, the sum is None. A 0 would mean that this completion is worse than one with a positive reward.
+0 is nothing (2)
++ sums.append(sum(values) or None)
+! A sum of 0 is a reward like any other. The sum is None only if *no* function applies.
+a mean (2)
++ sums.append(sum(values) / len(values) if values else None)
+! That is a mean. Return the sum.
+one None for all (2)
++ sums.append(sum(values) if None not in column else None)
+! In your answer one function that does not apply makes the whole sum None. Leave that function out, and add the
+! others.
+divided by the weights that count (2)
++ that_apply = [weight for weight, value in zip(weights, column) if value is not None]
++ sums.append(sum(values) / sum(that_apply) if values else None)
+! You divided the sum by the weights of the functions that apply. Return the sum itself.
+divided by the weights (2)
++ sums.append(sum(values) / (sum(weights) or 1) if values else None)
+! You divided the sum by the sum of the weights. Return the sum itself.
+
+@ values = [weight * value for weight, value in zip(weights, column) if value is not None]
+no weights (2)
++ values = [value for weight, value in zip(weights, column) if value is not None]
+! You do not use the weights.
+zeros left out (2)
++ values = [weight * value for weight, value in zip(weights, column) if value]
+! You leave out values of 0 as if they were None.
+another's weight (2)
++ values = [weight * value for weight, value in zip(weights, [each for each in column if each is not None])]
+! You removed the Nones before you paired values with weights, so a value gets the weight of another function.
+
+rows
+- for column in zip(*rewards):
++ for column in rewards:
+! You added up the values of all completions. Return one sum for each completion.
+""",
     ),
     run=_rewards,
 )
@@ -976,69 +751,48 @@ WELL_FORMED = Exercise(
     mistakes=(
         *slips(
             well_formed,
-            Slip(
-                "anywhere",
-                '- good = text.startswith("<think>") and text.endswith("</answer>")',
-                "+ good = True",
-                message=(
-                    "Your answer accepts the form anywhere in the text. Only white space may come before and after it."
-                ),
-            ),
-            Slip(
-                "words after it",
-                '- good = text.startswith("<think>") and text.endswith("</answer>")',
-                '+ good = text.startswith("<think>")',
-                message="Your answer pays for a text that continues after the form.",
-            ),
-            Slip(
-                "tags not counted",
-                '- good = good and re.findall("</?think>|</?answer>", text) == tags',
-                "+ good = good and True",
-                message=(
-                    "Your answer accepts tags that occur twice or inside each other. Each tag occurs once, in this "
-                    "order."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "words between",
-                '- good = good and re.search(r"</think>\\s*<answer>", text)',
-                "+ good = good",
-                message="Only white space may come between `</think>` and `<answer>`.",
-            ),
-            Slip(
-                "no white space between",
-                '- good = good and re.search(r"</think>\\s*<answer>", text)',
-                '+ good = good and re.search(r"</think><answer>", text)',
-                message="White space between `</think>` and `<answer>` is allowed.",
-            ),
-            Slip(
-                "spaces only",
-                "- text = text.strip()",
-                '+ text = text.strip(" ")',
-                '- good = good and re.search(r"</think>\\s*<answer>", text)',
-                '+ good = good and re.search(r"</think> *<answer>", text)',
-                message="Line breaks are white space too, and they are allowed there.",
-            ),
-            Slip(
-                "large letters",
-                "- text = text.strip()",
-                "+ text = text.strip().lower()",
-                message="`<THINK>` is not the tag `<think>`.",
-                hint=2,
-            ),
-            Slip(
-                "no white space around",
-                "- text = text.strip()",
-                "+ text = text",
-                message="White space before and after the form is allowed.",
-            ),
-            Slip(
-                "worth 1",
-                "- rewards.append(0.2 if good else 0.0)",
-                "+ rewards.append(1.0 if good else 0.0)",
-                message="The form is worth 0.2: less than a right answer, on purpose.",
-            ),
+            r"""
+@ good = text.startswith("<think>") and text.endswith("</answer>")
+anywhere
++ good = True
+! Your answer accepts the form anywhere in the text. Only white space may come before and after it.
+words after it
++ good = text.startswith("<think>")
+! Your answer pays for a text that continues after the form.
+
+tags not counted (2)
+- good = good and re.findall("</?think>|</?answer>", text) == tags
++ good = good and True
+! Your answer accepts tags that occur twice or inside each other. Each tag occurs once, in this order.
+
+@ good = good and re.search(r"</think>\s*<answer>", text)
+words between
++ good = good
+! Only white space may come between `</think>` and `<answer>`.
+no white space between
++ good = good and re.search(r"</think><answer>", text)
+! White space between `</think>` and `<answer>` is allowed.
+
+spaces only
+- text = text.strip()
++ text = text.strip(" ")
+- good = good and re.search(r"</think>\s*<answer>", text)
++ good = good and re.search(r"</think> *<answer>", text)
+! Line breaks are white space too, and they are allowed there.
+
+@ text = text.strip()
+large letters (2)
++ text = text.strip().lower()
+! `<THINK>` is not the tag `<think>`.
+no white space around
++ text = text
+! White space before and after the form is allowed.
+
+worth 1
+- rewards.append(0.2 if good else 0.0)
++ rewards.append(1.0 if good else 0.0)
+! The form is worth 0.2: less than a right answer, on purpose.
+""",
         ),
         Mistake(
             "the line break",
@@ -1102,39 +856,24 @@ FOOL = Exercise(
     cases=((9,), (0,), (198,), *drawn(2, lambda rng: (int(rng.integers(20, 300)),))),
     mistakes=slips(
         fool,
-        Slip(
-            "without a gap",
-            '- return " ".join(str(number) for number in range(largest + 1))',
-            '+ return "".join(str(number) for number in range(largest + 1))',
-            message="With nothing between them the digits are one long number. Put a space between the numbers.",
-            hint=2,
-        ),
-        Slip(
-            "the last is missing",
-            '- return " ".join(str(number) for number in range(largest + 1))',
-            '+ return " ".join(str(number) for number in range(largest))',
-            message="`range(n)` ends at n - 1, and the largest answer is missing.",
-            hint=2,
-        ),
-        Slip(
-            "the first is missing",
-            '- return " ".join(str(number) for number in range(largest + 1))',
-            '+ return " ".join(str(number) for number in range(1, largest + 1))',
-            message="0 is an answer too: `range(n)` starts there.",
-            hint=2,
-        ),
-        Slip(
-            "one answer",
-            '- return " ".join(str(number) for number in range(largest + 1))',
-            '+ return " ".join(str(number) for number in [largest])',
-            message="That pays for one answer only.",
-        ),
-        Slip(
-            "only digits",
-            '- return " ".join(str(number) for number in range(largest + 1))',
-            '+ return " ".join(str(number) for number in range(10))',
-            message="Single digits are paid only for answers of one digit, because the judge compares whole numbers.",
-        ),
+        r"""
+@ return " ".join(str(number) for number in range(largest + 1))
+without a gap (2)
++ return "".join(str(number) for number in range(largest + 1))
+! With nothing between them the digits are one long number. Put a space between the numbers.
+the last is missing (2)
++ return " ".join(str(number) for number in range(largest))
+! `range(n)` ends at n - 1, and the largest answer is missing.
+the first is missing (2)
++ return " ".join(str(number) for number in range(1, largest + 1))
+! 0 is an answer too: `range(n)` starts there.
+one answer
++ return " ".join(str(number) for number in [largest])
+! That pays for one answer only.
+only digits
++ return " ".join(str(number) for number in range(10))
+! Single digits are paid only for answers of one digit, because the judge compares whole numbers.
+""",
     ),
     run=_share_paid,
     explain=(
@@ -1275,26 +1014,20 @@ IS_HELD_OUT = Exercise(
         Mistake("dice", _thrown, "Dice fall differently each time. A hash of the problem itself needs no memory.", 2),
         *slips(
             is_held_out,
-            Slip(
-                "both orders apart",
-                '- key = f"{min(a, b)}+{max(a, b)}"',
-                '+ key = f"{a}+{b}"',
-                message="A policy that has learned 12+34 knows 34+12 too. Give both orders the same key.",
-            ),
-            Slip(
-                "the wrong way round",
-                "- return hashlib.blake2b(key.encode()).digest()[0] < 26",
-                "+ return hashlib.blake2b(key.encode()).digest()[0] >= 26",
-                message="That is the wrong way round: nine tenths are for training, and one tenth is for the exam.",
-                hint=3,
-            ),
-            Slip(
-                "half",
-                "- return hashlib.blake2b(key.encode()).digest()[0] < 26",
-                "+ return hashlib.blake2b(key.encode()).digest()[0] < 128",
-                message="That holds out half of the sums. Hold out about a tenth.",
-                hint=3,
-            ),
+            r"""
+both orders apart
+- key = f"{min(a, b)}+{max(a, b)}"
++ key = f"{a}+{b}"
+! A policy that has learned 12+34 knows 34+12 too. Give both orders the same key.
+
+@ return hashlib.blake2b(key.encode()).digest()[0] < 26
+the wrong way round (3)
++ return hashlib.blake2b(key.encode()).digest()[0] >= 26
+! That is the wrong way round: nine tenths are for training, and one tenth is for the exam.
+half (3)
++ return hashlib.blake2b(key.encode()).digest()[0] < 128
+! That holds out half of the sums. Hold out about a tenth.
+""",
         ),
     ),
     run=_is_fair,
@@ -1366,82 +1099,47 @@ FIND_HOLE = Exercise(
         Mistake("trusting", _trusting, "Your test finds nothing, but some of these rewards do have a hole.", 1),
         *slips(
             find_hole,
-            Slip(
-                "the answer itself",
-                '- if text.strip(" ") != right and paid >= full:',
-                "+ if paid >= full:",
-                message="A text that *is* the answer is not a hole: 55 reversed is 55.",
-                hint=3,
-            ),
-            Slip(
-                "paid at all",
-                '- if text.strip(" ") != right and paid >= full:',
-                '+ if text.strip(" ") != right and paid > 0:',
-                message=(
-                    "An honest reward may pay something for a wrong answer. A hole is a wrong answer that is paid "
-                    "*as much as* the right one."
-                ),
-            ),
-            Slip(
-                "paid 1",
-                '- if text.strip(" ") != right and paid >= full:',
-                '+ if text.strip(" ") != right and paid >= 1:',
-                message="Full marks are not always 1: compare with the reward of the right answer.",
-            ),
-            Slip(
-                "paid more",
-                '- if text.strip(" ") != right and paid >= full:',
-                '+ if text.strip(" ") != right and paid > full:',
-                message=(
-                    "A wrong answer is rarely paid *more* than the right one. As much is enough: the policy will "
-                    "take whatever is easier."
-                ),
-            ),
-            Slip(
-                "exactly as much",
-                '- if text.strip(" ") != right and paid >= full:',
-                '+ if text.strip(" ") != right and paid == full:',
-                message="*At least* as much: this reward pays a wrong completion more than the right one.",
-            ),
-            Slip(
-                "no pieces",
-                '- tries = ["", " ", right[:1], right[1:], right[:-1], right[::-1], right + "0", "1" + right, right + " or not"]',  # noqa: E501
-                '+ tries = [right[::-1], right + "0", "1" + right, right + " or not"]',
-                message=(
-                    "You did not try the empty text and all pieces of the answer: `text in answer` is True for both."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "nothing added",
-                '- tries = ["", " ", right[:1], right[1:], right[:-1], right[::-1], right + "0", "1" + right, right + " or not"]',  # noqa: E501
-                '+ tries = ["", " ", right[:1], right[1:], right[:-1], right[::-1], right]',
-                message="You did not try a longer text that contains the answer.",
-                hint=2,
-            ),
-            Slip(
-                "digits reversed",
-                '- tries = ["", " ", right[:1], right[1:], right[:-1], right[::-1], right + "0", "1" + right, right + " or not"]',  # noqa: E501
-                '+ tries = ["", " ", right[:1], right[1:], right[:-1], right + "0", "1" + right, right + " or not"]',
-                message="You did not try the right digits in another order.",
-                hint=2,
-            ),
-            Slip(
-                "neighbours",
-                '- tries += [str(number + 1), str(number + 10), str(abs(number - 10)), "0", "x", "9" * 9, "x" * 60]',
-                '+ tries += ["0", "x", "9" * 9, "x" * 60]',
-                message="You did not try the neighbours of the answer: one more, ten more.",
-                hint=2,
-            ),
-            Slip(
-                "long texts",
-                '- tries += [str(number + 1), str(number + 10), str(abs(number - 10)), "0", "x", "9" * 9, "x" * 60]',
-                '- tries.append(" ".join(str(each) for each in range(200)))',
-                '+ tries += [str(number + 1), str(number + 10), str(abs(number - 10)), "0", "x"]',
-                '+ str(" ".join(str(each) for each in range(200)))',
-                message="You did not try a long text.",
-                hint=2,
-            ),
+            r"""
+@ if text.strip(" ") != right and paid >= full:
+the answer itself (3)
++ if paid >= full:
+! A text that *is* the answer is not a hole: 55 reversed is 55.
+paid at all
++ if text.strip(" ") != right and paid > 0:
+! An honest reward may pay something for a wrong answer. A hole is a wrong answer that is paid *as much as* the right
+! one.
+paid 1
++ if text.strip(" ") != right and paid >= 1:
+! Full marks are not always 1: compare with the reward of the right answer.
+paid more
++ if text.strip(" ") != right and paid > full:
+! A wrong answer is rarely paid *more* than the right one. As much is enough: the policy will take whatever is easier.
+exactly as much
++ if text.strip(" ") != right and paid == full:
+! *At least* as much: this reward pays a wrong completion more than the right one.
+
+@ tries = ["", " ", right[:1], right[1:], right[:-1], right[::-1], right + "0", "1" + right, right + " or not"]
+no pieces (2)
++ tries = [right[::-1], right + "0", "1" + right, right + " or not"]
+! You did not try the empty text and all pieces of the answer: `text in answer` is True for both.
+nothing added (2)
++ tries = ["", " ", right[:1], right[1:], right[:-1], right[::-1], right]
+! You did not try a longer text that contains the answer.
+digits reversed (2)
++ tries = ["", " ", right[:1], right[1:], right[:-1], right + "0", "1" + right, right + " or not"]
+! You did not try the right digits in another order.
+
+neighbours (2)
+- tries += [str(number + 1), str(number + 10), str(abs(number - 10)), "0", "x", "9" * 9, "x" * 60]
++ tries += ["0", "x", "9" * 9, "x" * 60]
+! You did not try the neighbours of the answer: one more, ten more.
+long texts (2)
+- tries += [str(number + 1), str(number + 10), str(abs(number - 10)), "0", "x", "9" * 9, "x" * 60]
+- tries.append(" ".join(str(each) for each in range(200)))
++ tries += [str(number + 1), str(number + 10), str(abs(number - 10)), "0", "x"]
++ str(" ".join(str(each) for each in range(200)))
+! You did not try a long text.
+""",
         ),
     ),
     run=_hole_or_none,

@@ -3,7 +3,7 @@
 import numpy as np
 
 from mlx_grpo_kit.course.exercise import Exercise, drawn
-from mlx_grpo_kit.course.slips import Slip, slips
+from mlx_grpo_kit.course.slips import slips
 
 BY_HAND = np.log([2.0, 1.0, 1.0])  # probabilities 1/2, 1/4, 1/4
 PAYS = np.array([0.0, 1.0, 3.0])
@@ -60,42 +60,24 @@ EXPECTED = Exercise(
     ),
     mistakes=slips(
         expected_reward,
-        Slip(
-            "equal weights",
-            "- return float(softmax(logits) @ rewards)",
-            "+ return float(np.mean(rewards))",
-            message=(
-                "That is the reward of a policy that draws all arms equally often. Weight each reward with its "
-                "probability."
-            ),
-        ),
-        Slip(
-            "logits as weights",
-            "- return float(softmax(logits) @ rewards)",
-            "+ return float(logits @ rewards)",
-            message="Logits are not probabilities: apply `softmax` first.",
-            hint=2,
-        ),
-        Slip(
-            "the likeliest arm",
-            "- return float(softmax(logits) @ rewards)",
-            "+ return float(rewards[np.argmax(logits)])",
-            message="That is the reward of the likeliest arm. The policy draws the other arms too, only less often.",
-        ),
-        Slip(
-            "divided by the number of arms",
-            "- return float(softmax(logits) @ rewards)",
-            "+ return float((softmax(logits) * rewards).mean())",
-            message="The probabilities already sum to 1: just add up, and do not divide by the number of arms.",
-            hint=2,
-        ),
-        Slip(
-            "powers without their sum",
-            "- return float(softmax(logits) @ rewards)",
-            "+ return float(np.exp(logits) @ rewards)",
-            message="Divide the powers of e by their sum; otherwise they are not probabilities.",
-            hint=2,
-        ),
+        r"""
+@ return float(softmax(logits) @ rewards)
+equal weights
++ return float(np.mean(rewards))
+! That is the reward of a policy that draws all arms equally often. Weight each reward with its probability.
+logits as weights (2)
++ return float(logits @ rewards)
+! Logits are not probabilities: apply `softmax` first.
+the likeliest arm
++ return float(rewards[np.argmax(logits)])
+! That is the reward of the likeliest arm. The policy draws the other arms too, only less often.
+divided by the number of arms (2)
++ return float((softmax(logits) * rewards).mean())
+! The probabilities already sum to 1: just add up, and do not divide by the number of arms.
+powers without their sum (2)
++ return float(np.exp(logits) @ rewards)
+! Divide the powers of e by their sum; otherwise they are not probabilities.
+""",
     ),
 )
 
@@ -134,57 +116,28 @@ GRADIENT = Exercise(
     ),
     mistakes=slips(
         expected_reward_gradient,
-        Slip(
-            "small steps",
-            "- return probs * (rewards - probs @ rewards)",
-            "+ return np.array([(softmax(logits + s) - softmax(logits - s)) @ rewards for s in 1e-5 * np.eye(len(logits))]) / 2e-5",  # noqa: E501
-            message=(
-                "Small steps vanish next to large logits: 4e12 + 0.00001 is 4e12. Use the slope of softmax from the "
-                "exercise."
-            ),
-        ),
-        Slip(
-            "the others forgotten",
-            "- return probs * (rewards - probs @ rewards)",
-            "+ return probs * (rewards * (1 - probs))",
-            message=(
-                "You multiplied the change of an arm's own probability by its reward. Raising one logit also lowers "
-                "the probabilities of all the *other* arms, and with them what those arms contribute."
-            ),
-        ),
-        Slip(
-            "sum not kept",
-            "- return probs * (rewards - probs @ rewards)",
-            "+ return probs * rewards",
-            message=(
-                "One term is missing: raising a logit takes probability from all arms, in proportion. The gradient has"
-                " to sum to 0."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "probability left out",
-            "- return probs * (rewards - probs @ rewards)",
-            "+ return (rewards - probs @ rewards)",
-            message=(
-                "The comparison with the mean is right. But the push on a logit also depends on how likely its arm is."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "every arm alike",
-            "- return probs * (rewards - probs @ rewards)",
-            "+ return probs * (rewards - rewards.mean())",
-            message="Subtract the expected reward of the *policy*, not the mean of the arms' rewards.",
-            hint=3,
-        ),
-        Slip(
-            "downhill",
-            "- return probs * (rewards - probs @ rewards)",
-            "+ return probs * (probs @ rewards - rewards)",
-            message="Your sign is that of a loss. The gradient of the reward points to where the reward grows.",
-            hint=2,
-        ),
+        r"""
+@ return probs * (rewards - probs @ rewards)
+small steps
++ return np.array([(softmax(logits + s) - softmax(logits - s)) @ rewards for s in 1e-5 * np.eye(len(logits))]) / 2e-5
+! Small steps vanish next to large logits: 4e12 + 0.00001 is 4e12. Use the slope of softmax from the exercise.
+the others forgotten
++ return probs * (rewards * (1 - probs))
+! You multiplied the change of an arm's own probability by its reward. Raising one logit also lowers the probabilities
+! of all the *other* arms, and with them what those arms contribute.
+sum not kept (2)
++ return probs * rewards
+! One term is missing: raising a logit takes probability from all arms, in proportion. The gradient has to sum to 0.
+probability left out (2)
++ return (rewards - probs @ rewards)
+! The comparison with the mean is right. But the push on a logit also depends on how likely its arm is.
+every arm alike (3)
++ return probs * (rewards - rewards.mean())
+! Subtract the expected reward of the *policy*, not the mean of the arms' rewards.
+downhill (2)
++ return probs * (probs @ rewards - rewards)
+! Your sign is that of a loss. The gradient of the reward points to where the reward grows.
+""",
     ),
     run=_coarse,
     explain=(
@@ -246,75 +199,39 @@ SCORE = Exercise(
     ),
     mistakes=slips(
         score_function_gradient,
-        Slip(
-            "the sum",
-            "- return (rewards[:, None] * scores).mean(axis=0)",
-            "+ return (rewards[:, None] * scores).sum(axis=0)",
-            message="That is the sum. The mean estimates the same gradient for any number of draws.",
-            hint=3,
-        ),
-        Slip(
-            "no log",
-            "- return (rewards[:, None] * scores).mean(axis=0)",
-            "+ return (rewards[:, None] * softmax(logits)[actions][:, None] * scores).mean(axis=0)",
-            message=(
-                "That is the gradient of the probability, not of its logarithm. Likely arms are already drawn "
-                "often, so their probability would count twice."
-            ),
-        ),
-        Slip(
-            "one-hot alone",
-            "- scores = np.eye(len(logits))[actions] - softmax(logits)",
-            "+ scores = np.eye(len(logits))[actions]",
-            message=(
-                "The drawn arm goes up, but nothing goes down. The components of the gradient of a log-probability "
-                "sum to 0."
-            ),
-        ),
-        Slip(
-            "downhill",
-            "- return (rewards[:, None] * scores).mean(axis=0)",
-            "+ return (-rewards[:, None] * scores).mean(axis=0)",
-            message="Your sign is that of a loss: this points to where the reward shrinks.",
-        ),
-        Slip(
-            "rewards of arms",
-            "- return (rewards[:, None] * scores).mean(axis=0)",
-            "+ return (rewards[actions % len(rewards)][:, None] * scores).mean(axis=0)",
-            message=(
-                "`rewards[i]` is the reward of draw number i, so it already belongs to its action: do not look it "
-                "up by arm."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "over the arms",
-            "- return (rewards[:, None] * scores).mean(axis=0)",
-            "+ return (rewards[:, None] * scores).sum(axis=0) / len(logits)",
-            message="Divide by the number of draws, not by the number of arms.",
-            hint=3,
-        ),
-        Slip(
-            "weighed once more",
-            "- return (rewards[:, None] * scores).mean(axis=0)",
-            "+ return (rewards[:, None] / softmax(logits)[actions][:, None] * scores).mean(axis=0)",
-            message=(
-                "The log already divides by the probability. If you divide once more, every arm counts the same, "
-                "however likely it is."
-            ),
-        ),
-        Slip(
-            "one addition for each arm",
-            "- return (rewards[:, None] * scores).mean(axis=0)",
-            "+ sums = np.zeros(len(logits))",
-            "+ sums[actions] += rewards",
-            "+ return sums / len(actions) - softmax(logits) * rewards.mean()",
-            message=(
-                "An arm that was drawn twice counts only once: `sums[actions] += rewards` adds to each element a "
-                "single time. `np.add.at(sums, actions, rewards)` adds every time."
-            ),
-            hint=2,
-        ),
+        r"""
+@ return (rewards[:, None] * scores).mean(axis=0)
+the sum (3)
++ return (rewards[:, None] * scores).sum(axis=0)
+! That is the sum. The mean estimates the same gradient for any number of draws.
+no log
++ return (rewards[:, None] * softmax(logits)[actions][:, None] * scores).mean(axis=0)
+! That is the gradient of the probability, not of its logarithm. Likely arms are already drawn often, so their
+! probability would count twice.
+downhill
++ return (-rewards[:, None] * scores).mean(axis=0)
+! Your sign is that of a loss: this points to where the reward shrinks.
+rewards of arms (3)
++ return (rewards[actions % len(rewards)][:, None] * scores).mean(axis=0)
+! `rewards[i]` is the reward of draw number i, so it already belongs to its action: do not look it up by arm.
+over the arms (3)
++ return (rewards[:, None] * scores).sum(axis=0) / len(logits)
+! Divide by the number of draws, not by the number of arms.
+weighed once more
++ return (rewards[:, None] / softmax(logits)[actions][:, None] * scores).mean(axis=0)
+! The log already divides by the probability. If you divide once more, every arm counts the same, however likely it is.
+one addition for each arm (2)
++ sums = np.zeros(len(logits))
++ sums[actions] += rewards
++ return sums / len(actions) - softmax(logits) * rewards.mean()
+! An arm that was drawn twice counts only once: `sums[actions] += rewards` adds to each element a single time.
+! `np.add.at(sums, actions, rewards)` adds every time.
+
+one-hot alone
+- scores = np.eye(len(logits))[actions] - softmax(logits)
++ scores = np.eye(len(logits))[actions]
+! The drawn arm goes up, but nothing goes down. The components of the gradient of a log-probability sum to 0.
+""",
     ),
     run=_coarse,
 )
@@ -356,52 +273,29 @@ VARIANCE = Exercise(
     ),
     mistakes=slips(
         estimator_variance,
-        Slip(
-            "mean not taken off",
-            "- return float(probs @ (says**2).sum(axis=1) - mean @ mean)",
-            "+ return float(probs @ (says**2).sum(axis=1))",
-            message=(
-                "That is the mean squared length. A variance is measured around the mean: subtract the squared "
-                "length of the mean."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "every arm alike",
-            "- return float(probs @ (says**2).sum(axis=1) - mean @ mean)",
-            "+ return float(says.var(axis=0).sum())",
-            message="Your answer gives every arm the same weight. A draw gives arm a with probability `probs[a]`.",
-            hint=2,
-        ),
-        Slip(
-            "of the rewards",
-            "- return float(probs @ (says**2).sum(axis=1) - mean @ mean)",
-            "+ return float(probs @ (rewards - baseline) ** 2 - (probs @ rewards - baseline) ** 2)",
-            message=(
-                "That is the variance of the rewards. The exercise asks for the variance of the estimate of the "
-                "*gradient*, a vector."
-            ),
-        ),
-        Slip(
-            "no baseline",
-            "- says = (rewards - baseline)[:, None] * (np.eye(len(probs)) - probs)  # row a: estimate if a is drawn",
-            "+ says = rewards[:, None] * (np.eye(len(probs)) - probs)  # row a: estimate if a is drawn",
-            message="You do not use the baseline: subtract it from each reward first.",
-        ),
-        Slip(
-            "mean over the components",
-            "- return float(probs @ (says**2).sum(axis=1) - mean @ mean)",
-            "+ return 1 / len(probs) * (probs @ (says**2).sum(axis=1) - mean @ mean)",
-            message="Sum over the V components of the vector; do not average them.",
-            hint=3,
-        ),
-        Slip(
-            "a standard deviation",
-            "- return float(probs @ (says**2).sum(axis=1) - mean @ mean)",
-            "+ return float(np.sqrt(probs @ (says**2).sum(axis=1) - mean @ mean))",
-            message="That is the square root of the variance. Return the variance itself.",
-            hint=3,
-        ),
+        r"""
+@ return float(probs @ (says**2).sum(axis=1) - mean @ mean)
+mean not taken off (3)
++ return float(probs @ (says**2).sum(axis=1))
+! That is the mean squared length. A variance is measured around the mean: subtract the squared length of the mean.
+every arm alike (2)
++ return float(says.var(axis=0).sum())
+! Your answer gives every arm the same weight. A draw gives arm a with probability `probs[a]`.
+of the rewards
++ return float(probs @ (rewards - baseline) ** 2 - (probs @ rewards - baseline) ** 2)
+! That is the variance of the rewards. The exercise asks for the variance of the estimate of the *gradient*, a vector.
+mean over the components (3)
++ return 1 / len(probs) * (probs @ (says**2).sum(axis=1) - mean @ mean)
+! Sum over the V components of the vector; do not average them.
+a standard deviation (3)
++ return float(np.sqrt(probs @ (says**2).sum(axis=1) - mean @ mean))
+! That is the square root of the variance. Return the variance itself.
+
+no baseline
+- says = (rewards - baseline)[:, None] * (np.eye(len(probs)) - probs)  # row a: estimate if a is drawn
++ says = rewards[:, None] * (np.eye(len(probs)) - probs)  # row a: estimate if a is drawn
+! You do not use the baseline: subtract it from each reward first.
+""",
     ),
 )
 
@@ -440,47 +334,29 @@ BEST = Exercise(
     ),
     mistakes=slips(
         best_baseline,
-        Slip(
-            "the mean reward",
-            "- weights = probs * squared_lengths",
-            "+ weights = probs",
-            message=(
-                "That is the mean reward. It is a good baseline, but not quite the best one: draws with a long "
-                "score make more noise, so their rewards count more."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "not drawn",
-            "- weights = probs * squared_lengths",
-            "+ weights = squared_lengths",
-            message="Your weights ignore how likely each arm is. Multiply them by the probabilities too.",
-            hint=2,
-        ),
-        Slip(
-            "lengths not squared",
-            "- weights = probs * squared_lengths",
-            "+ weights = probs * np.sqrt(squared_lengths)",
-            message="The weights contain the *squared* lengths of `one_hot(a) - probs`.",
-            hint=3,
-        ),
-        Slip(
-            "weights that do not sum to 1",
-            "- return float(weights @ rewards / weights.sum())",
-            "+ return float(weights @ rewards)",
-            message="A weighted mean divides by the sum of the weights.",
-            hint=2,
-        ),
-        Slip(
-            "own logit only",
-            "- squared_lengths = ((np.eye(len(probs)) - probs) ** 2).sum(axis=1)",
-            "+ squared_lengths = (1 - probs) ** 2",
-            message=(
-                "`one_hot(a) - probs` has V components, and the others are not 0 either. Its squared length is the "
-                "sum over all of them."
-            ),
-            hint=3,
-        ),
+        r"""
+@ weights = probs * squared_lengths
+the mean reward (2)
++ weights = probs
+! That is the mean reward. It is a good baseline, but not quite the best one: draws with a long score make more noise,
+! so their rewards count more.
+not drawn (2)
++ weights = squared_lengths
+! Your weights ignore how likely each arm is. Multiply them by the probabilities too.
+lengths not squared (3)
++ weights = probs * np.sqrt(squared_lengths)
+! The weights contain the *squared* lengths of `one_hot(a) - probs`.
+
+weights that do not sum to 1 (2)
+- return float(weights @ rewards / weights.sum())
++ return float(weights @ rewards)
+! A weighted mean divides by the sum of the weights.
+own logit only (3)
+- squared_lengths = ((np.eye(len(probs)) - probs) ** 2).sum(axis=1)
++ squared_lengths = (1 - probs) ** 2
+! `one_hot(a) - probs` has V components, and the others are not 0 either. Its squared length is the sum over all of
+! them.
+""",
     ),
 )
 
@@ -522,76 +398,43 @@ LEAVE_ONE_OUT = Exercise(
     ),
     mistakes=slips(
         leave_one_out,
-        Slip(
-            "own reward in the mean",
-            "- others = (groups.sum(axis=1, keepdims=True) - groups) / (group_size - 1)",
-            "+ others = groups.mean(axis=1, keepdims=True)",
-            message=(
-                "You subtracted the mean of the whole group, which includes the reward itself. Leave that reward out."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "divided by all",
-            "- others = (groups.sum(axis=1, keepdims=True) - groups) / (group_size - 1)",
-            "+ others = (groups.sum(axis=1, keepdims=True) - groups) / group_size",
-            message=(
-                "You divided the sum of the others by the size of the whole group, but there is one fewer of them."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "the whole batch",
-            "- groups = rewards.reshape(-1, group_size)",
-            "- others = (groups.sum(axis=1, keepdims=True) - groups) / (group_size - 1)",
-            "+ groups = rewards.reshape(1, -1)",
-            "+ others = (groups.sum(axis=1, keepdims=True) - groups) / (rewards.size - 1)",
-            message=(
-                "You compared each reward with all others in the batch. Only the rewards of the same group belong "
-                "to the same question."
-            ),
-        ),
-        Slip(
-            "every group_size-th",
-            "- groups = rewards.reshape(-1, group_size)",
-            "+ groups = rewards.reshape(group_size, -1).T",
-            "- return (groups - others).reshape(-1)",
-            "+ return (groups - others).T.reshape(-1)",
-            message=(
-                "The first `group_size` rewards are the first group. Your groups are spread over the whole batch."
-            ),
-        ),
-        Slip(
-            "the others' mean",
-            "- return (groups - others).reshape(-1)",
-            "+ return others.reshape(-1)",
-            message="That is the mean of the others. Return how much *larger* the reward is.",
-            hint=2,
-        ),
-        Slip(
-            "the others minus me",
-            "- return (groups - others).reshape(-1)",
-            "+ return (others - groups).reshape(-1)",
-            message="Your sign is the wrong way round: a reward above the others' mean gets a number above 0.",
-            hint=2,
-        ),
-        Slip(
-            "whole numbers",
-            "- return (groups - others).reshape(-1)",
-            "+ return (groups - others).astype(rewards.dtype).reshape(-1)",
-            message=(
-                "The rewards 0 and 1 are whole numbers, and you stored the result in an array of whole numbers too. "
-                "The results have decimals."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "a row for each group",
-            "- return (groups - others).reshape(-1)",
-            "+ return (groups - others)",
-            message="The numbers are right. Return them as one row [B], like the rewards.",
-            hint=3,
-        ),
+        r"""
+@ others = (groups.sum(axis=1, keepdims=True) - groups) / (group_size - 1)
+own reward in the mean (2)
++ others = groups.mean(axis=1, keepdims=True)
+! You subtracted the mean of the whole group, which includes the reward itself. Leave that reward out.
+divided by all (2)
++ others = (groups.sum(axis=1, keepdims=True) - groups) / group_size
+! You divided the sum of the others by the size of the whole group, but there is one fewer of them.
+
+the whole batch
+- groups = rewards.reshape(-1, group_size)
+- others = (groups.sum(axis=1, keepdims=True) - groups) / (group_size - 1)
++ groups = rewards.reshape(1, -1)
++ others = (groups.sum(axis=1, keepdims=True) - groups) / (rewards.size - 1)
+! You compared each reward with all others in the batch. Only the rewards of the same group belong to the same question.
+every group_size-th
+- groups = rewards.reshape(-1, group_size)
++ groups = rewards.reshape(group_size, -1).T
+- return (groups - others).reshape(-1)
++ return (groups - others).T.reshape(-1)
+! The first `group_size` rewards are the first group. Your groups are spread over the whole batch.
+
+@ return (groups - others).reshape(-1)
+the others' mean (2)
++ return others.reshape(-1)
+! That is the mean of the others. Return how much *larger* the reward is.
+the others minus me (2)
++ return (others - groups).reshape(-1)
+! Your sign is the wrong way round: a reward above the others' mean gets a number above 0.
+whole numbers (2)
++ return (groups - others).astype(rewards.dtype).reshape(-1)
+! The rewards 0 and 1 are whole numbers, and you stored the result in an array of whole numbers too. The results have
+! decimals.
+a row for each group (3)
++ return (groups - others)
+! The numbers are right. Return them as one row [B], like the rewards.
+""",
     ),
     run=_coarse,
     explain=(
@@ -650,90 +493,54 @@ SEQUENCE = Exercise(
     ),
     mistakes=slips(
         sequence_score,
-        Slip(
-            "the last visit only",
-            "- score[previous] -= softmax(table[previous])",
-            "+ score[previous] = -softmax(table[previous])",
-            message=(
-                "If a row is used twice, yours keeps only the last letter's contribution. Add them up, as for every "
-                "value that is used twice."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "no start",
-            "- previous = len(table) - 1  # the start",
-            "+ previous, tokens = tokens[0], tokens[1:]",
-            message="The first letter was drawn too, from the last row of the table.",
-            hint=3,
-        ),
-        Slip(
-            "start in row 0",
-            "- previous = len(table) - 1  # the start",
-            "+ previous = 0  # the start",
-            message=(
-                "You scored the first letter with row 0, which is for letters that follow letter 0. The first "
-                "letter uses the last row."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "the start stays",
-            "- previous = token",
-            message=(
-                "You scored every letter with the row of the first letter. After a letter, use that letter's own row."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "a row too late",
-            "  for token in tokens:",
-            "+     previous = token",
-            message="You scored each letter with its own row. It was drawn from the row of the letter *before* it.",
-        ),
-        Slip(
-            "one-hot alone",
-            "- score[previous] -= softmax(table[previous])",
-            message=(
-                "The written letters go up and nothing goes down. Each letter contributes its one-hot minus the "
-                "softmax of the row it was drawn from."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "a mean",
-            "- return score",
-            "+ return score / len(tokens)",
-            message="That is the mean over the letters. The log-probability of the word is their sum.",
-        ),
-        Slip(
-            "the last letter only",
-            "- for token in tokens:",
-            "+ previous = [previous, *tokens][-2]",
-            "+ for token in tokens[-1:]:",
-            message=(
-                "In your answer only the last letter counts. All letters were drawn, and together they made the word."
-            ),
-        ),
-        Slip(
-            "one addition for each place",
-            "  previous = len(table) - 1  # the start",
-            "+ rows = [previous, *tokens[:-1]]",
-            "+ score[rows, tokens] += 1",
-            "- score[previous, token] += 1",
-            message=(
-                "A letter that follows the same letter twice counts only once: `score[rows, tokens] += 1` adds to "
-                "each element a single time. `np.add.at(score, (rows, tokens), 1)` adds every time."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "downhill",
-            "- return score",
-            "+ return -score",
-            message="Your sign is the wrong way round: raising the logit of a written letter makes the word likelier.",
-            hint=2,
-        ),
+        r"""
+the last visit only (2)
+- score[previous] -= softmax(table[previous])
++ score[previous] = -softmax(table[previous])
+! If a row is used twice, yours keeps only the last letter's contribution. Add them up, as for every value that is used
+! twice.
+
+@ previous = len(table) - 1  # the start
+no start (3)
++ previous, tokens = tokens[0], tokens[1:]
+! The first letter was drawn too, from the last row of the table.
+start in row 0 (3)
++ previous = 0  # the start
+! You scored the first letter with row 0, which is for letters that follow letter 0. The first letter uses the last row.
+
+the start stays (3)
+- previous = token
+! You scored every letter with the row of the first letter. After a letter, use that letter's own row.
+a row too late
+  for token in tokens:
++     previous = token
+! You scored each letter with its own row. It was drawn from the row of the letter *before* it.
+one-hot alone (2)
+- score[previous] -= softmax(table[previous])
+! The written letters go up and nothing goes down. Each letter contributes its one-hot minus the softmax of the row it
+! was drawn from.
+
+@ return score
+a mean
++ return score / len(tokens)
+! That is the mean over the letters. The log-probability of the word is their sum.
+downhill (2)
++ return -score
+! Your sign is the wrong way round: raising the logit of a written letter makes the word likelier.
+
+the last letter only
+- for token in tokens:
++ previous = [previous, *tokens][-2]
++ for token in tokens[-1:]:
+! In your answer only the last letter counts. All letters were drawn, and together they made the word.
+one addition for each place (2)
+  previous = len(table) - 1  # the start
++ rows = [previous, *tokens[:-1]]
++ score[rows, tokens] += 1
+- score[previous, token] += 1
+! A letter that follows the same letter twice counts only once: `score[rows, tokens] += 1` adds to each element a single
+! time. `np.add.at(score, (rows, tokens), 1)` adds every time.
+""",
     ),
     run=_coarse,
 )
@@ -782,81 +589,48 @@ STEP = Exercise(
     ),
     mistakes=slips(
         reinforce_step,
-        Slip(
-            "downhill",
-            "- return table + learning_rate * gradient",
-            "+ return table - learning_rate * gradient",
-            message="Your step goes downhill. The gradient is that of the reward, which should grow.",
-            hint=3,
-        ),
-        Slip(
-            "no baseline",
-            "- advantages = leave_one_out(rewards, len(words))",
-            "+ advantages = rewards",
-            message="You used the rewards as they are. Compare each with the others first.",
-        ),
-        Slip(
-            "group mean",
-            "- advantages = leave_one_out(rewards, len(words))",
-            "+ advantages = rewards - rewards.mean()",
-            message=(
-                "That is the group's mean with the word's own reward in it, which shortens the step. Use "
-                "`leave_one_out`."
-            ),
-        ),
-        Slip(
-            "a sum",
-            "- gradient = sum(a * sequence_score(table, word) for a, word in zip(advantages, words, strict=True)) / len(words)",  # noqa: E501
-            "+ gradient = sum(a * sequence_score(table, word) for a, word in zip(advantages, words, strict=True))",
-            message="Your step is N times too long: take the mean over the words.",
-            hint=2,
-        ),
-        Slip(
-            "no learning rate",
-            "- return table + learning_rate * gradient",
-            "+ return table + gradient",
-            message="You do not use the learning rate.",
-            hint=3,
-        ),
-        Slip(
-            "the gradient alone",
-            "- return table + learning_rate * gradient",
-            "+ return gradient",
-            message="That is the gradient. Return the table after the step.",
-            hint=3,
-        ),
-        Slip(
-            "a word that was drawn twice counts once",
-            "- gradient = sum(a * sequence_score(table, word) for a, word in zip(advantages, words, strict=True)) / len(words)",  # noqa: E501
-            "+ gradient = sum(a * sequence_score(table, word) for word, a in dict(zip(map(tuple, words), advantages, strict=True)).items()) / len(words)",  # noqa: E501
-            message=(
-                "In your answer a word that was drawn twice counts once. Both draws count, each with its own reward."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "words of advantage 0 not counted",
-            "- gradient = sum(a * sequence_score(table, word) for a, word in zip(advantages, words, strict=True)) / len(words)",  # noqa: E501
-            "+ gradient = sum(a * sequence_score(table, word) for a, word in zip(advantages, words, strict=True)) / max(np.count_nonzero(advantages), 1)",  # noqa: E501
-            message=(
-                "You divided by the number of words whose advantage is not 0. The mean is over all words that were "
-                "drawn."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "a table that moves between the words",
-            "- gradient = sum(a * sequence_score(table, word) for a, word in zip(advantages, words, strict=True)) / len(words)",  # noqa: E501
-            "- return table + learning_rate * gradient",
-            "+ for a, word in zip(advantages, words, strict=True):",
-            "+     table = table + learning_rate * a * sequence_score(table, word) / len(words)",
-            "+ return table",
-            message=(
-                "You scored the second word with a table that the first word had already moved. All words were "
-                "drawn from the same table: add up the whole gradient first, then take the step."
-            ),
-            hint=2,
-        ),
+        r"""
+@ return table + learning_rate * gradient
+downhill (3)
++ return table - learning_rate * gradient
+! Your step goes downhill. The gradient is that of the reward, which should grow.
+no learning rate (3)
++ return table + gradient
+! You do not use the learning rate.
+the gradient alone (3)
++ return gradient
+! That is the gradient. Return the table after the step.
+
+@ advantages = leave_one_out(rewards, len(words))
+no baseline
++ advantages = rewards
+! You used the rewards as they are. Compare each with the others first.
+group mean
++ advantages = rewards - rewards.mean()
+! That is the group's mean with the word's own reward in it, which shortens the step. Use `leave_one_out`.
+
+@ gradient = sum(a * sequence_score(table, word) for a, word in zip(advantages, words, strict=True)) / len(words)
+a sum (2)
++ gradient = sum(a * sequence_score(table, word) for a, word in zip(advantages, words, strict=True))
+! Your step is N times too long: take the mean over the words.
+a word that was drawn twice counts once (2)
++ once = dict(zip(map(tuple, words), advantages, strict=True))
++ gradient = sum(a * sequence_score(table, word) for word, a in once.items()) / len(words)
+! In your answer a word that was drawn twice counts once. Both draws count, each with its own reward.
+words of advantage 0 not counted (2)
++ gradient = sum(a * sequence_score(table, word) for a, word in zip(advantages, words, strict=True))
++ gradient = gradient / max(np.count_nonzero(advantages), 1)
+! You divided by the number of words whose advantage is not 0. The mean is over all words that were drawn.
+
+a table that moves between the words (2)
+- gradient = sum(a * sequence_score(table, word) for a, word in zip(advantages, words, strict=True)) / len(words)
+- return table + learning_rate * gradient
++ for a, word in zip(advantages, words, strict=True):
++     table = table + learning_rate * a * sequence_score(table, word) / len(words)
++ return table
+! You scored the second word with a table that the first word had already moved. All words were drawn from the same
+! table: add up the whole gradient first, then take the step.
+""",
     ),
     run=_coarse,
 )
@@ -910,74 +684,39 @@ REUSED = Exercise(
     ),
     mistakes=slips(
         reused_gradient,
-        Slip(
-            "no ratio",
-            "- return ((ratios * rewards)[:, None] * scores).mean(axis=0)",
-            "+ return (rewards[:, None] * scores).mean(axis=0)",
-            message="The ratio is missing: arms that were drawn too often for today's policy count too much.",
-        ),
-        Slip(
-            "ratio upside down",
-            "- ratios = probs[actions] / old_probs[actions]",
-            "+ ratios = old_probs[actions] / probs[actions]",
-            message=(
-                "Your ratio is upside down: an arm that is likelier now than before has to count *more*, because it "
-                "was drawn too rarely."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "difference of logits",
-            "- ratios = probs[actions] / old_probs[actions]",
-            "+ ratios = np.exp(logits[actions] - old_logits[actions])",
-            message=(
-                "Logits are not log-probabilities: exp of their difference is off by the ratio of the two softmax "
-                "denominators."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "old scores",
-            "- scores = np.eye(len(logits))[actions] - probs",
-            "+ scores = np.eye(len(logits))[actions] - old_probs",
-            message="You used the scores of the old policy. We want to improve the new one.",
-            hint=3,
-        ),
-        Slip(
-            "divided by the sum of the ratios",
-            "- return ((ratios * rewards)[:, None] * scores).mean(axis=0)",
-            "+ return ((ratios * rewards)[:, None] * scores).sum(axis=0) / ratios.sum()",
-            message=(
-                "If you divide by the sum of the ratios, the estimate is steadier but no longer right on average. "
-                "Divide by N."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "a sum",
-            "- return ((ratios * rewards)[:, None] * scores).mean(axis=0)",
-            "+ return ((ratios * rewards)[:, None] * scores).sum(axis=0)",
-            message="That is the sum over the draws. Return the mean.",
-            hint=3,
-        ),
-        Slip(
-            "log ratio",
-            "- ratios = probs[actions] / old_probs[actions]",
-            "+ ratios = np.log(probs[actions] / old_probs[actions])",
-            message=(
-                "That is the logarithm of the ratio. It is 0 where nothing has changed, so nothing would be learned."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "a clipped ratio",
-            "- ratios = probs[actions] / old_probs[actions]",
-            "+ ratios = np.clip(probs[actions] / old_probs[actions], 0.8, 1.2)",
-            message=(
-                "You clipped the ratio to 0.8 and 1.2, as PPO does. Here every draw counts with its full ratio; "
-                "otherwise the mean is off."
-            ),
-        ),
+        r"""
+@ return ((ratios * rewards)[:, None] * scores).mean(axis=0)
+no ratio
++ return (rewards[:, None] * scores).mean(axis=0)
+! The ratio is missing: arms that were drawn too often for today's policy count too much.
+divided by the sum of the ratios (3)
++ return ((ratios * rewards)[:, None] * scores).sum(axis=0) / ratios.sum()
+! If you divide by the sum of the ratios, the estimate is steadier but no longer right on average. Divide by N.
+a sum (3)
++ return ((ratios * rewards)[:, None] * scores).sum(axis=0)
+! That is the sum over the draws. Return the mean.
+
+@ ratios = probs[actions] / old_probs[actions]
+ratio upside down (2)
++ ratios = old_probs[actions] / probs[actions]
+! Your ratio is upside down: an arm that is likelier now than before has to count *more*, because it was drawn too
+! rarely.
+difference of logits (2)
++ ratios = np.exp(logits[actions] - old_logits[actions])
+! Logits are not log-probabilities: exp of their difference is off by the ratio of the two softmax denominators.
+log ratio (2)
++ ratios = np.log(probs[actions] / old_probs[actions])
+! That is the logarithm of the ratio. It is 0 where nothing has changed, so nothing would be learned.
+a clipped ratio
++ ratios = np.clip(probs[actions] / old_probs[actions], 0.8, 1.2)
+! You clipped the ratio to 0.8 and 1.2, as PPO does. Here every draw counts with its full ratio; otherwise the mean is
+! off.
+
+old scores (3)
+- scores = np.eye(len(logits))[actions] - probs
++ scores = np.eye(len(logits))[actions] - old_probs
+! You used the scores of the old policy. We want to improve the new one.
+""",
     ),
     run=_coarse,
 )

@@ -7,7 +7,7 @@ import numpy as np
 
 from mlx_grpo_kit.course.compare import same
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
-from mlx_grpo_kit.course.slips import Slip, slips
+from mlx_grpo_kit.course.slips import slips
 from mlx_grpo_kit.runtime import mx
 
 
@@ -91,142 +91,71 @@ ADVANTAGES = Exercise(
     ),
     mistakes=slips(
         group_advantages,
-        Slip(
-            "divided by n",
-            "- std = np.sqrt((away**2).sum(axis=1, keepdims=True) / np.maximum(count - 1, 1))",
-            "+ std = np.sqrt((away**2).sum(axis=1, keepdims=True) / count)",
-            message=(
-                "Your standard deviation divides by n, which is NumPy's default. Here it divides by n - 1: `ddof=1`."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "no 1e-4",
-            "- return (away / (std + 1e-4)).reshape(-1).astype(np.float32)",
-            "+ return (away / (std)).reshape(-1).astype(np.float32)",
-            message=(
-                "The 1e-4 is missing. A group whose rewards are all equal has a deviation of 0, and 0 / 0 is not a "
-                "number. That is what the 1e-4 is for."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "no 1e-4, and 0 by hand",
-            "- return (away / (std + 1e-4)).reshape(-1).astype(np.float32)",
-            "+ return (away / np.where(std == 0, 1, std)).reshape(-1).astype(np.float32)",
-            message=(
-                "The 1e-4 in the denominator is missing. You can see the difference in a group whose rewards are "
-                "close together."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "no 1e-4, nan without a reward",
-            "- return (away / (std + 1e-4)).reshape(-1).astype(np.float32)",
-            "+ return ((groups - mean) / std).reshape(-1)",
-            message=(
-                "The 1e-4 in the denominator is missing, so equal rewards give 0 / 0 = nan. A completion without a "
-                "reward gives nan too, but its advantage is 0."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "no 1e-4, 0 for the only scored one",
-            "- return (away / (std + 1e-4)).reshape(-1).astype(np.float32)",
-            "+ return (away / np.where(count > 1, std, 1)).reshape(-1)",
-            message=(
-                "The 1e-4 in the denominator is missing: your advantages are a little too far from 0, and equal "
-                "rewards give 0 / 0 = nan."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "no 1e-4, in Python's own numbers",
-            "- return (away / (std + 1e-4)).reshape(-1).astype(np.float32)",
-            "+ if ((std == 0) & (count > 1)).any():",
-            "+     raise ZeroDivisionError('division by zero')",
-            "+ return (away / np.where(std == 0, 1, std)).reshape(-1)",
-            message=(
-                "The 1e-4 in the denominator is missing. For a group of equal rewards Python then divides 0 by 0, "
-                "which raises ZeroDivisionError."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "1e-4 under the root",
-            "- std = np.sqrt((away**2).sum(axis=1, keepdims=True) / np.maximum(count - 1, 1))",
-            "- return (away / (std + 1e-4)).reshape(-1).astype(np.float32)",
-            "+ std = np.sqrt((away**2).sum(axis=1, keepdims=True) / np.maximum(count - 1, 1) + 1e-4)",
-            "+ return (away / std).reshape(-1).astype(np.float32)",
-            message="You added the 1e-4 under the root. Add it to the deviation itself.",
-            hint=2,
-        ),
-        Slip(
-            "no division",
-            "- return (away / (std + 1e-4)).reshape(-1).astype(np.float32)",
-            "+ return (away).reshape(-1).astype(np.float32)",
-            message="That is the distance from the mean. Divide it by the group's deviation plus 1e-4.",
-        ),
-        Slip(
-            "variance",
-            "- std = np.sqrt((away**2).sum(axis=1, keepdims=True) / np.maximum(count - 1, 1))",
-            "+ std = (away**2).sum(axis=1, keepdims=True) / np.maximum(count - 1, 1)",
-            message="You divided by the variance. The deviation is its square root.",
-            hint=2,
-        ),
-        Slip(
-            "dealt out like cards",
-            "- groups = np.array(rewards, dtype=float).reshape(-1, group_size)  # None becomes nan",
-            "+ groups = np.array(rewards, dtype=float).reshape(group_size, -1).T  # None becomes nan",
-            "- return (away / (std + 1e-4)).reshape(-1).astype(np.float32)",
-            "+ return (away / (std + 1e-4)).T.reshape(-1).astype(np.float32)",
-            message=(
-                "You dealt the rewards out like cards, one to each prompt in turn. The rewards of a prompt are next "
-                "to each other: the first group_size rewards are those of the first prompt."
-            ),
-        ),
-        Slip(
-            "one group",
-            "- groups = np.array(rewards, dtype=float).reshape(-1, group_size)  # None becomes nan",
-            "+ groups = np.array(rewards, dtype=float).reshape(1, -1)  # None becomes nan",
-            message=(
-                "You subtracted the mean of all rewards. Compare a completion only with the completions of its own "
-                "prompt."
-            ),
-        ),
-        Slip(
-            "None is 0",
-            "- groups = np.array(rewards, dtype=float).reshape(-1, group_size)  # None becomes nan",
-            "+ groups = np.array([r or 0 for r in rewards], dtype=float).reshape(-1, group_size)  # None becomes nan",
-            message=(
-                "In your answer None counts as a reward of 0. It means that there is no reward: leave it out of the "
-                "mean and the deviation."
-            ),
-        ),
-        Slip(
-            "None in the count",
-            "- count = np.maximum(scored.sum(axis=1, keepdims=True), 1)",
-            "+ count = group_size",
-            message=(
-                "Your sums leave None out, but you divide them by the size of the whole group. Divide by the number "
-                "of scored completions."
-            ),
-        ),
-        Slip(
-            "deviation of everything",
-            "- std = np.sqrt((away**2).sum(axis=1, keepdims=True) / np.maximum(count - 1, 1))",
-            "+ std = np.nanstd(groups, ddof=1)",
-            message="You used the deviation of all rewards. Divide each group by its own.",
-        ),
-        Slip(
-            "mean of the others",
-            "- return (away / (std + 1e-4)).reshape(-1).astype(np.float32)",
-            "+ return (away * count / np.maximum(count - 1, 1) / (std + 1e-4)).reshape(-1).astype(np.float32)",
-            message=(
-                "You measured the distance from the mean of the *others*, which is the leave-one-out baseline of "
-                "chapter 15. Here the mean includes the completion's own reward."
-            ),
-        ),
+        r"""
+@ std = np.sqrt((away**2).sum(axis=1, keepdims=True) / np.maximum(count - 1, 1))
+divided by n (2)
++ std = np.sqrt((away**2).sum(axis=1, keepdims=True) / count)
+! Your standard deviation divides by n, which is NumPy's default. Here it divides by n - 1: `ddof=1`.
+variance (2)
++ std = (away**2).sum(axis=1, keepdims=True) / np.maximum(count - 1, 1)
+! You divided by the variance. The deviation is its square root.
+deviation of everything
++ std = np.nanstd(groups, ddof=1)
+! You used the deviation of all rewards. Divide each group by its own.
+
+@ return (away / (std + 1e-4)).reshape(-1).astype(np.float32)
+no 1e-4 (2)
++ return (away / (std)).reshape(-1).astype(np.float32)
+or
++ return (away / np.where(std == 0, 1, std)).reshape(-1).astype(np.float32)
+or
++ return ((groups - mean) / std).reshape(-1)
+or
++ return (away / np.where(count > 1, std, 1)).reshape(-1)
+or
++ if ((std == 0) & (count > 1)).any():
++     raise ZeroDivisionError('division by zero')
++ return (away / np.where(std == 0, 1, std)).reshape(-1)
+! The 1e-4 in the denominator is missing. A group of equal rewards has a deviation of 0, and 0 / 0 = nan in arrays,
+! while Python's own numbers raise ZeroDivisionError. Rewards that are close together show the difference too. (A
+! completion without a reward must not become nan either: its advantage is 0.)
+no division
++ return (away).reshape(-1).astype(np.float32)
+! That is the distance from the mean. Divide it by the group's deviation plus 1e-4.
+mean of the others
++ return (away * count / np.maximum(count - 1, 1) / (std + 1e-4)).reshape(-1).astype(np.float32)
+! You measured the distance from the mean of the *others*, which is the leave-one-out baseline of chapter 15. Here the
+! mean includes the completion's own reward.
+
+1e-4 under the root (2)
+- std = np.sqrt((away**2).sum(axis=1, keepdims=True) / np.maximum(count - 1, 1))
+- return (away / (std + 1e-4)).reshape(-1).astype(np.float32)
++ std = np.sqrt((away**2).sum(axis=1, keepdims=True) / np.maximum(count - 1, 1) + 1e-4)
++ return (away / std).reshape(-1).astype(np.float32)
+! You added the 1e-4 under the root. Add it to the deviation itself.
+dealt out like cards
+- groups = np.array(rewards, dtype=float).reshape(-1, group_size)  # None becomes nan
++ groups = np.array(rewards, dtype=float).reshape(group_size, -1).T  # None becomes nan
+- return (away / (std + 1e-4)).reshape(-1).astype(np.float32)
++ return (away / (std + 1e-4)).T.reshape(-1).astype(np.float32)
+! You dealt the rewards out like cards, one to each prompt in turn. The rewards of a prompt are next to each other: the
+! first group_size rewards are those of the first prompt.
+
+@ groups = np.array(rewards, dtype=float).reshape(-1, group_size)  # None becomes nan
+one group
++ groups = np.array(rewards, dtype=float).reshape(1, -1)  # None becomes nan
+! You subtracted the mean of all rewards. Compare a completion only with the completions of its own prompt.
+None is 0
++ groups = np.array([r or 0 for r in rewards], dtype=float).reshape(-1, group_size)  # None becomes nan
+! In your answer None counts as a reward of 0. It means that there is no reward: leave it out of the mean and the
+! deviation.
+
+None in the count
+- count = np.maximum(scored.sum(axis=1, keepdims=True), 1)
++ count = group_size
+! Your sums leave None out, but you divide them by the size of the whole group. Divide by the number of scored
+! completions.
+""",
     ),
     explain="A group whose rewards are all equal teaches nothing: its advantages are 0, whatever the reward is.",
 )
@@ -290,146 +219,69 @@ LOGPS = Exercise(
     run=_with_gradient(token_logps),
     mistakes=slips(
         token_logps,
-        Slip(
-            "cut from its graph",
-            "- return mx.take_along_axis(logps, completions[..., None], axis=-1)[..., 0]",
-            "+ return mx.stop_gradient(mx.take_along_axis(logps, completions[..., None], axis=-1)[..., 0])",
-            message=(
-                "The log-probabilities are right, but no gradient flows through them, so nothing could be trained with "
-                "them. NumPy, torch, `.item()`, `.tolist()` and `mx.stop_gradient` cut it off: apply MLX's functions "
-                "to `logits` itself."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "one too late",
-            "- logits = logits[:, prompt_length - 1 : -1] / temperature",
-            "+ logits = logits[:, prompt_length:] / temperature",
-            message=(
-                "You scored each token with the logits one position too late, where the model has already read the "
-                "token. The logits at position t predict token t + 1."
-            ),
-        ),
-        Slip(
-            "one too early",
-            "- logits = logits[:, prompt_length - 1 : -1] / temperature",
-            "+ logits = logits[:, max(prompt_length - 2, 0) : -2] / temperature",
-            message=(
-                "Your positions are one too early: the prompt's *last* position, P - 1, predicts the completion's "
-                "first token."
-            ),
-        ),
-        Slip(
-            "the prompt too",
-            "- logits = logits[:, prompt_length - 1 : -1] / temperature",
-            "- completions = ids[:, prompt_length:]",
-            "+ logits = logits[:, :-1] / temperature",
-            "+ completions = ids[:, 1:]",
-            message=(
-                "Here the prompt's tokens are scored too. The policy did not choose them: return only the T tokens "
-                "of the completion."
-            ),
-        ),
-        Slip(
-            "no temperature",
-            "- logits = logits[:, prompt_length - 1 : -1] / temperature",
-            "+ logits = logits[:, prompt_length - 1 : -1]",
-            message=(
-                "The temperature is missing. The tokens were drawn from softmax(logits / temperature), and that is "
-                "the policy we train."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "temperature too late",
-            "- logits = logits[:, prompt_length - 1 : -1] / temperature",
-            "+ logits = logits[:, prompt_length - 1 : -1]",
-            "- return mx.take_along_axis(logps, completions[..., None], axis=-1)[..., 0]",
-            "+ return mx.take_along_axis(logps, completions[..., None], axis=-1)[..., 0] / temperature",
-            message="You divided the log-probabilities by the temperature. Divide the *logits*, before the softmax.",
-            hint=2,
-        ),
-        Slip(
-            "times temperature",
-            "- logits = logits[:, prompt_length - 1 : -1] / temperature",
-            "+ logits = logits[:, prompt_length - 1 : -1] * temperature",
-            message=(
-                "You multiplied by the temperature. Divide by it: a high temperature makes the probabilities more "
-                "equal."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "logits alone",
-            "- logps = logits - mx.logsumexp(logits, axis=-1, keepdims=True)",
-            "+ logps = logits",
-            message=(
-                "Those are logits. The logarithm of softmax is the logit minus the `logsumexp` of all logits at "
-                "this position."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "probabilities",
-            "- logps = logits - mx.logsumexp(logits, axis=-1, keepdims=True)",
-            "+ logps = mx.softmax(logits, axis=-1)",
-            message="Those are probabilities. Return their logarithms.",
-            hint=3,
-        ),
-        Slip(
-            "log of softmax",
-            "- logps = logits - mx.logsumexp(logits, axis=-1, keepdims=True)",
-            "+ logps = mx.log(mx.softmax(logits, axis=-1))",
-            message=(
-                "softmax rounds a very small probability to 0, and the logarithm of 0 is minus infinity. Use "
-                "`logits - mx.logsumexp(logits, axis=-1, keepdims=True)`."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "overflow",
-            "- logps = logits - mx.logsumexp(logits, axis=-1, keepdims=True)",
-            "+ logps = logits - mx.log(mx.exp(logits).sum(axis=-1, keepdims=True))",
-            message="`exp(1000)` is infinite. `mx.logsumexp` subtracts the largest logit first.",
-            hint=3,
-        ),
-        Slip(
-            "one largest for all places",
-            "- logps = logits - mx.logsumexp(logits, axis=-1, keepdims=True)",
-            "+ logps = logits - logits.max() - mx.log(mx.exp(logits - logits.max()).sum(axis=-1, keepdims=True))",
-            message=(
-                "You subtracted the largest logit of *all* positions. Where the logits are far below it, each exp "
-                "is 0, and log 0 is minus infinity. `mx.logsumexp` with `axis=-1` subtracts each position's own "
-                "largest logit."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "cross-entropy",
-            "- return mx.take_along_axis(logps, completions[..., None], axis=-1)[..., 0]",
-            "+ return -mx.take_along_axis(logps, completions[..., None], axis=-1)[..., 0]",
-            message=(
-                "Those are *minus* the log-probabilities: the cross-entropy, a loss. The logarithm of a probability is"
-                " never above 0."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "clipped",
-            "- return mx.take_along_axis(logps, completions[..., None], axis=-1)[..., 0]",
-            "+ return mx.take_along_axis(logps, completions[..., None], axis=-1)[..., 0].clip(-20, 0)",
-            message=(
-                "You cut off very small log-probabilities. That changes the numbers, and their gradients become 0."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "a sum",
-            "- return mx.take_along_axis(logps, completions[..., None], axis=-1)[..., 0]",
-            "+ return mx.take_along_axis(logps, completions[..., None], axis=-1)[..., 0].sum(axis=1)",
-            message="That is one number per row, for the whole completion. Return one per token: [B, T].",
-            hint=2,
-        ),
+        r"""
+@ return mx.take_along_axis(logps, completions[..., None], axis=-1)[..., 0]
+cut from its graph (3)
++ return mx.stop_gradient(mx.take_along_axis(logps, completions[..., None], axis=-1)[..., 0])
+! The log-probabilities are right, but no gradient flows through them, so nothing could be trained with them. NumPy,
+! torch, `.item()`, `.tolist()` and `mx.stop_gradient` cut it off: apply MLX's functions to `logits` itself.
+cross-entropy (3)
++ return -mx.take_along_axis(logps, completions[..., None], axis=-1)[..., 0]
+! Those are *minus* the log-probabilities: the cross-entropy, a loss. The logarithm of a probability is never above 0.
+clipped (3)
++ return mx.take_along_axis(logps, completions[..., None], axis=-1)[..., 0].clip(-20, 0)
+! You cut off very small log-probabilities. That changes the numbers, and their gradients become 0.
+a sum (2)
++ return mx.take_along_axis(logps, completions[..., None], axis=-1)[..., 0].sum(axis=1)
+! That is one number per row, for the whole completion. Return one per token: [B, T].
+
+@ logits = logits[:, prompt_length - 1 : -1] / temperature
+one too late
++ logits = logits[:, prompt_length:] / temperature
+! You scored each token with the logits one position too late, where the model has already read the token. The logits at
+! position t predict token t + 1.
+one too early
++ logits = logits[:, max(prompt_length - 2, 0) : -2] / temperature
+! Your positions are one too early: the prompt's *last* position, P - 1, predicts the completion's first token.
+no temperature (2)
++ logits = logits[:, prompt_length - 1 : -1]
+! The temperature is missing. The tokens were drawn from softmax(logits / temperature), and that is the policy we train.
+times temperature (2)
++ logits = logits[:, prompt_length - 1 : -1] * temperature
+! You multiplied by the temperature. Divide by it: a high temperature makes the probabilities more equal.
+
+the prompt too
+- logits = logits[:, prompt_length - 1 : -1] / temperature
+- completions = ids[:, prompt_length:]
++ logits = logits[:, :-1] / temperature
++ completions = ids[:, 1:]
+! Here the prompt's tokens are scored too. The policy did not choose them: return only the T tokens of the completion.
+temperature too late (2)
+- logits = logits[:, prompt_length - 1 : -1] / temperature
++ logits = logits[:, prompt_length - 1 : -1]
+- return mx.take_along_axis(logps, completions[..., None], axis=-1)[..., 0]
++ return mx.take_along_axis(logps, completions[..., None], axis=-1)[..., 0] / temperature
+! You divided the log-probabilities by the temperature. Divide the *logits*, before the softmax.
+
+@ logps = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+logits alone (3)
++ logps = logits
+! Those are logits. The logarithm of softmax is the logit minus the `logsumexp` of all logits at this position.
+probabilities (3)
++ logps = mx.softmax(logits, axis=-1)
+! Those are probabilities. Return their logarithms.
+log of softmax (3)
++ logps = mx.log(mx.softmax(logits, axis=-1))
+! softmax rounds a very small probability to 0, and the logarithm of 0 is minus infinity. Use `logits -
+! mx.logsumexp(logits, axis=-1, keepdims=True)`.
+overflow (3)
++ logps = logits - mx.log(mx.exp(logits).sum(axis=-1, keepdims=True))
+! `exp(1000)` is infinite. `mx.logsumexp` subtracts the largest logit first.
+one largest for all places (3)
++ logps = logits - logits.max() - mx.log(mx.exp(logits - logits.max()).sum(axis=-1, keepdims=True))
+! You subtracted the largest logit of *all* positions. Where the logits are far below it, each exp is 0, and log 0 is
+! minus infinity. `mx.logsumexp` with `axis=-1` subtracts each position's own largest logit.
+""",
     ),
 )
 
@@ -483,105 +335,56 @@ RATIOS = Exercise(
     run=_with_gradient(token_ratios),
     mistakes=slips(
         token_ratios,
-        Slip(
-            "masked too late",
-            "- log_ratio = mx.where(mask, logps - old_logps, 0.0)",
-            "- return mx.exp(log_ratio)",
-            "+ log_ratio = logps - old_logps",
-            "+ return mx.where(mask, mx.exp(log_ratio), 1.0)",
-            message=(
-                "The ratios are right, but the gradient is not: exp overflowed at a masked position, and 0 * inf on "
-                "the way back is nan. Mask *before* exp."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "cut from its graph",
-            "- return mx.exp(log_ratio)",
-            "+ return mx.exp(mx.stop_gradient(log_ratio))",
-            message=(
-                "The ratios are right, but no gradient flows through them. NumPy, `.item()` and `mx.stop_gradient` "
-                "cut it off: apply MLX's functions to `logps` itself."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "multiplied with the mask",
-            "- log_ratio = mx.where(mask, logps - old_logps, 0.0)",
-            "+ log_ratio = (logps - old_logps) * mask",
-            message="0 times nan is nan, and so is 0 times infinity. `mx.where` chooses instead of multiplying.",
-        ),
-        Slip(
-            "0 at masked places",
-            "- return mx.exp(log_ratio)",
-            "+ return mx.exp(log_ratio) * mask",
-            message="Your ratios are 0 at masked positions. They have to be 1 there: nothing has changed.",
-            hint=2,
-        ),
-        Slip(
-            "upside down",
-            "- log_ratio = mx.where(mask, logps - old_logps, 0.0)",
-            "+ log_ratio = mx.where(mask, old_logps - logps, 0.0)",
-            message="That is old / new, which is upside down. A token that has become likelier has a ratio above 1.",
-            hint=3,
-        ),
-        Slip(
-            "the logarithm",
-            "- return mx.exp(log_ratio)",
-            "+ return log_ratio",
-            message="That is the logarithm of the ratio: exp is missing.",
-            hint=3,
-        ),
-        Slip(
-            "no mask",
-            "- log_ratio = mx.where(mask, logps - old_logps, 0.0)",
-            "+ log_ratio = logps - old_logps",
-            message="You do not use the mask: padding gets ratios other than 1.",
-        ),
-        Slip(
-            "quotient of logarithms",
-            "- log_ratio = mx.where(mask, logps - old_logps, 0.0)",
-            "+ log_ratio = mx.where(mask, mx.log(logps / old_logps), 0.0)",
-            message=(
-                "You divided log-probabilities. The ratio divides probabilities: it is the exponential of the "
-                "*difference* of their logarithms."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "one ratio per row",
-            "- return mx.exp(log_ratio)",
-            "+ return mx.exp(log_ratio.sum(axis=1, keepdims=True)) + 0 * log_ratio",
-            message="You gave every token the ratio of its whole row. Here each token has its own ratio.",
-            hint=3,
-        ),
-        Slip(
-            "quotient of probabilities",
-            "- return mx.exp(log_ratio)",
-            "+ return mx.exp(mx.where(mask, logps, 0.0)) / mx.exp(mx.where(mask, old_logps, 0.0))",
-            message=(
-                "You divided probabilities. In float32 the probability of a very unlikely token is 0, and 0 / 0 is "
-                "nan: subtract the logarithms first, and take exp once."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "kept from growing",
-            "- log_ratio = mx.where(mask, logps - old_logps, 0.0)",
-            "+ log_ratio = mx.where(mask, mx.clip(logps - old_logps, -0.5, 0.5), 0.0)",
-            message="You cut off large ratios. Clipping comes later, and only on one side.",
-            hint=3,
-        ),
-        Slip(
-            "bounded far away",
-            "- log_ratio = mx.where(mask, logps - old_logps, 0.0)",
-            "+ log_ratio = mx.where(mask, mx.clip(logps - old_logps, -20, 20), 0.0)",
-            message=(
-                "You bounded the logarithm of the ratio. A token beyond the bound then has no gradient, even if it "
-                "should be pushed back."
-            ),
-            hint=3,
-        ),
+        r"""
+masked too late (2)
+- log_ratio = mx.where(mask, logps - old_logps, 0.0)
+- return mx.exp(log_ratio)
++ log_ratio = logps - old_logps
++ return mx.where(mask, mx.exp(log_ratio), 1.0)
+! The ratios are right, but the gradient is not: exp overflowed at a masked position, and 0 * inf on the way back is
+! nan. Mask *before* exp.
+
+@ return mx.exp(log_ratio)
+cut from its graph (3)
++ return mx.exp(mx.stop_gradient(log_ratio))
+! The ratios are right, but no gradient flows through them. NumPy, `.item()` and `mx.stop_gradient` cut it off: apply
+! MLX's functions to `logps` itself.
+0 at masked places (2)
++ return mx.exp(log_ratio) * mask
+! Your ratios are 0 at masked positions. They have to be 1 there: nothing has changed.
+the logarithm (3)
++ return log_ratio
+! That is the logarithm of the ratio: exp is missing.
+one ratio per row (3)
++ return mx.exp(log_ratio.sum(axis=1, keepdims=True)) + 0 * log_ratio
+! You gave every token the ratio of its whole row. Here each token has its own ratio.
+quotient of probabilities (3)
++ return mx.exp(mx.where(mask, logps, 0.0)) / mx.exp(mx.where(mask, old_logps, 0.0))
+! You divided probabilities. In float32 the probability of a very unlikely token is 0, and 0 / 0 is nan: subtract the
+! logarithms first, and take exp once.
+
+@ log_ratio = mx.where(mask, logps - old_logps, 0.0)
+multiplied with the mask
++ log_ratio = (logps - old_logps) * mask
+! 0 times nan is nan, and so is 0 times infinity. `mx.where` chooses instead of multiplying.
+upside down (3)
++ log_ratio = mx.where(mask, old_logps - logps, 0.0)
+! That is old / new, which is upside down. A token that has become likelier has a ratio above 1.
+no mask
++ log_ratio = logps - old_logps
+! You do not use the mask: padding gets ratios other than 1.
+quotient of logarithms (3)
++ log_ratio = mx.where(mask, mx.log(logps / old_logps), 0.0)
+! You divided log-probabilities. The ratio divides probabilities: it is the exponential of the *difference* of their
+! logarithms.
+kept from growing (3)
++ log_ratio = mx.where(mask, mx.clip(logps - old_logps, -0.5, 0.5), 0.0)
+! You cut off large ratios. Clipping comes later, and only on one side.
+bounded far away (3)
++ log_ratio = mx.where(mask, mx.clip(logps - old_logps, -20, 20), 0.0)
+! You bounded the logarithm of the ratio. A token beyond the bound then has no gradient, even if it should be pushed
+! back.
+""",
     ),
 )
 
@@ -633,101 +436,52 @@ CLIPPED = Exercise(
     ),
     mistakes=slips(
         clipped_objective,
-        Slip(
-            "only clipped",
-            "- return mx.minimum(ratio * advantages, clipped * advantages)",
-            "+ return clipped * advantages",
-            message=(
-                "Your answer always clips. The minimum leaves a token that moved the *wrong* way unclipped, so it "
-                "can come back."
-            ),
-        ),
-        Slip(
-            "the larger",
-            "- return mx.minimum(ratio * advantages, clipped * advantages)",
-            "+ return mx.maximum(ratio * advantages, clipped * advantages)",
-            message="That is the larger of the two. PPO takes the smaller, the more pessimistic one.",
-            hint=2,
-        ),
-        Slip(
-            "not clipped",
-            "- return mx.minimum(ratio * advantages, clipped * advantages)",
-            "+ return ratio * advantages",
-            message="Your answer clips nothing.",
-        ),
-        Slip(
-            "a loss",
-            "- return mx.minimum(ratio * advantages, clipped * advantages)",
-            "+ return -mx.minimum(ratio * advantages, clipped * advantages)",
-            message="That is the loss. The *objective*, which should grow, has no minus sign.",
-            hint=3,
-        ),
-        Slip(
-            "one epsilon",
-            "- clipped = mx.clip(ratio, 1 - epsilon, 1 + epsilon_high)",
-            "+ clipped = mx.clip(ratio, 1 - epsilon, 1 + epsilon)",
-            message="The upper edge is 1 + epsilon_high.",
-            hint=2,
-        ),
-        Slip(
-            "edges as they are",
-            "- clipped = mx.clip(ratio, 1 - epsilon, 1 + epsilon_high)",
-            "+ clipped = mx.clip(ratio, epsilon, epsilon_high)",
-            message="The edges are 1 - epsilon and 1 + epsilon_high: the epsilons say how far from 1 a ratio may go.",
-            hint=2,
-        ),
-        Slip(
-            "the product clipped",
-            "- return mx.minimum(ratio * advantages, clipped * advantages)",
-            "+ return mx.minimum(ratio * advantages, mx.clip(ratio * advantages, 1 - epsilon, 1 + epsilon_high))",
-            message="You clipped the product. Clip only the ratio, before you multiply it by the advantage.",
-            hint=2,
-        ),
-        Slip(
-            "advantages by token",
-            "- advantages = advantages[:, None]",
-            "+ advantages = mx.array(advantages)",
-            message=(
-                "Broadcasting lays advantages [B] along the *tokens*. Each belongs to a row: `advantages[:, None]`."
-            ),
-        ),
-        Slip(
-            "the smaller ratio",
-            "- return mx.minimum(ratio * advantages, clipped * advantages)",
-            "+ return mx.minimum(ratio, clipped) * advantages",
-            message=(
-                "You took the smaller *ratio* and then multiplied. Where A < 0, the smaller ratio gives the larger "
-                "product: multiply both first."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "epsilons swapped",
-            "- clipped = mx.clip(ratio, 1 - epsilon, 1 + epsilon_high)",
-            "+ clipped = mx.clip(ratio, 1 - epsilon_high, 1 + epsilon)",
-            message=(
-                "You swapped the epsilons: `epsilon` is for the edge below 1, and `epsilon_high` for the edge above."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "only above",
-            "- clipped = mx.clip(ratio, 1 - epsilon, 1 + epsilon_high)",
-            "+ clipped = mx.minimum(ratio, 1 + epsilon_high)",
-            message="The lower edge is missing: it is the one that matters where A < 0.",
-            hint=2,
-        ),
-        Slip(
-            "bad tokens bounded",
-            "- return mx.minimum(ratio * advantages, clipped * advantages)",
-            "+ objective = mx.minimum(ratio * advantages, clipped * advantages)",
-            "+ return mx.where(advantages < 0, mx.maximum(objective, 3 * advantages), objective)",
-            message=(
-                "You bounded the objective where A < 0, as in a dual clip. Here a bad token is pushed down however "
-                "much likelier it has become."
-            ),
-            hint=3,
-        ),
+        r"""
+@ return mx.minimum(ratio * advantages, clipped * advantages)
+only clipped
++ return clipped * advantages
+! Your answer always clips. The minimum leaves a token that moved the *wrong* way unclipped, so it can come back.
+the larger (2)
++ return mx.maximum(ratio * advantages, clipped * advantages)
+! That is the larger of the two. PPO takes the smaller, the more pessimistic one.
+not clipped
++ return ratio * advantages
+! Your answer clips nothing.
+a loss (3)
++ return -mx.minimum(ratio * advantages, clipped * advantages)
+! That is the loss. The *objective*, which should grow, has no minus sign.
+the product clipped (2)
++ return mx.minimum(ratio * advantages, mx.clip(ratio * advantages, 1 - epsilon, 1 + epsilon_high))
+! You clipped the product. Clip only the ratio, before you multiply it by the advantage.
+the smaller ratio (3)
++ return mx.minimum(ratio, clipped) * advantages
+! You took the smaller *ratio* and then multiplied. Where A < 0, the smaller ratio gives the larger product: multiply
+! both first.
+bad tokens bounded (3)
++ objective = mx.minimum(ratio * advantages, clipped * advantages)
++ return mx.where(advantages < 0, mx.maximum(objective, 3 * advantages), objective)
+! You bounded the objective where A < 0, as in a dual clip. Here a bad token is pushed down however much likelier it has
+! become.
+
+@ clipped = mx.clip(ratio, 1 - epsilon, 1 + epsilon_high)
+one epsilon (2)
++ clipped = mx.clip(ratio, 1 - epsilon, 1 + epsilon)
+! The upper edge is 1 + epsilon_high.
+edges as they are (2)
++ clipped = mx.clip(ratio, epsilon, epsilon_high)
+! The edges are 1 - epsilon and 1 + epsilon_high: the epsilons say how far from 1 a ratio may go.
+epsilons swapped (2)
++ clipped = mx.clip(ratio, 1 - epsilon_high, 1 + epsilon)
+! You swapped the epsilons: `epsilon` is for the edge below 1, and `epsilon_high` for the edge above.
+only above (2)
++ clipped = mx.minimum(ratio, 1 + epsilon_high)
+! The lower edge is missing: it is the one that matters where A < 0.
+
+advantages by token
+- advantages = advantages[:, None]
++ advantages = mx.array(advantages)
+! Broadcasting lays advantages [B] along the *tokens*. Each belongs to a row: `advantages[:, None]`.
+""",
     ),
 )
 
@@ -811,52 +565,30 @@ KL = Exercise(
     ),
     mistakes=slips(
         k3,
-        Slip(
-            "d upside down",
-            "- d = ref_logps - logps",
-            "+ d = logps - ref_logps",
-            message=(
-                "Your d has the wrong sign: it is reference over policy, so `ref_logps - logps`. (With the other "
-                "sign the mean over the policy's samples is not KL.)"
-            ),
-        ),
-        Slip(
-            "without 1",
-            "- return mx.exp(d) - d - 1",
-            "+ return mx.exp(d) - d",
-            message="Where both agree, your estimate is 1. The `- 1` makes it 0.",
-            hint=2,
-        ),
-        Slip(
-            "k1",
-            "- return mx.exp(d) - d - 1",
-            "+ return -d",
-            message=(
-                "That is -d, the estimator called k1. Its mean is right too, but single values are often negative."
-            ),
-        ),
-        Slip(
-            "k2",
-            "- return mx.exp(d) - d - 1",
-            "+ return d * d / 2",
-            message="That is d^2 / 2, the estimator called k2. It is close to k3 for small d.",
-        ),
-        Slip(
-            "exp alone",
-            "- return mx.exp(d) - d - 1",
-            "+ return mx.exp(d) - 1",
-            message=(
-                "`- d` is missing. Without it the value can be negative, and its mean is 0, whatever the policy is."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "a mean",
-            "- return mx.exp(d) - d - 1",
-            "+ return (mx.exp(d) - d - 1).mean()",
-            message="Return one number for each token. A later step decides which tokens count, and how much.",
-            hint=2,
-        ),
+        r"""
+d upside down
+- d = ref_logps - logps
++ d = logps - ref_logps
+! Your d has the wrong sign: it is reference over policy, so `ref_logps - logps`. (With the other sign the mean over the
+! policy's samples is not KL.)
+
+@ return mx.exp(d) - d - 1
+without 1 (2)
++ return mx.exp(d) - d
+! Where both agree, your estimate is 1. The `- 1` makes it 0.
+k1
++ return -d
+! That is -d, the estimator called k1. Its mean is right too, but single values are often negative.
+k2
++ return d * d / 2
+! That is d^2 / 2, the estimator called k2. It is close to k3 for small d.
+exp alone (2)
++ return mx.exp(d) - 1
+! `- d` is missing. Without it the value can be negative, and its mean is 0, whatever the policy is.
+a mean (2)
++ return (mx.exp(d) - d - 1).mean()
+! Return one number for each token. A later step decides which tokens count, and how much.
+""",
     ),
     explain="exp(d) is never below d + 1, its tangent at 0, so k3 is never negative.",
 )
@@ -930,137 +662,71 @@ AGGREGATE = Exercise(
     run=_of_each_type,
     mistakes=slips(
         aggregate,
-        Slip(
-            "mask forgotten",
-            "- per_token_loss = mx.where(mask, per_token_loss, 0.0)",
-            "+ per_token_loss = per_token_loss * 1.0",
-            message="Your sums include padding. First put 0 where the mask is False.",
-        ),
-        Slip(
-            "means over the padded row",
-            "- return (per_token_loss.sum(axis=1) / mx.maximum(lengths, 1)).mean()",
-            "+ return (per_token_loss.mean(axis=1)).mean()",
-            message='Your "grpo" divides by the padded length. Divide each row by its own number of tokens.',
-            hint=2,
-        ),
-        Slip(
-            "row means added",
-            "- return (per_token_loss.sum(axis=1) / mx.maximum(lengths, 1)).mean()",
-            "+ return (per_token_loss.sum(axis=1) / mx.maximum(lengths, 1)).sum()",
-            message='Your "grpo" adds up the rows\' means. Take their mean.',
-            hint=2,
-        ),
-        Slip(
-            "grpo is bnpo",
-            "- return (per_token_loss.sum(axis=1) / mx.maximum(lengths, 1)).mean()",
-            "+ return per_token_loss.sum() / mx.maximum(lengths.sum(), 1)",
-            message=(
-                'Your "grpo" is the mean over all tokens. Take a mean for each row first, and then the mean of '
-                "these means."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "all places",
-            "- return per_token_loss.sum() / mx.maximum(lengths.sum(), 1)",
-            "+ return per_token_loss.sum() / mask.size",
-            message='Your "bnpo" divides by the number of all positions, padded ones too. Count only the tokens.',
-            hint=3,
-        ),
-        Slip(
-            "the longest row",
-            "- return per_token_loss.sum() / (mask.shape[0] * max_length)",
-            "+ return per_token_loss.sum() / (mask.size)",
-            message=(
-                'Your "dr_grpo" divides by the length of the longest row in this batch. max_length is a constant of '
-                "the training run."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "rows forgotten",
-            "- return per_token_loss.sum() / (mask.shape[0] * max_length)",
-            "+ return per_token_loss.sum() / (max_length)",
-            message='"dr_grpo" divides by B * max_length; you left out the number of rows.',
-            hint=3,
-        ),
-        Slip(
-            "own tokens",
-            "- return per_token_loss.sum() / num_items",
-            "+ return per_token_loss.sum() / mx.maximum(lengths.sum(), 1)",
-            message=(
-                '"dapo" divides by num_items, the number of tokens in the *whole* batch. These rows may be only a '
-                "part of it."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "0 / 0",
-            "- return (per_token_loss.sum(axis=1) / mx.maximum(lengths, 1)).mean()",
-            "+ return (per_token_loss.sum(axis=1) / lengths).mean()",
-            message='A row without tokens gives 0 / 0 in your "grpo". Divide by at least 1.',
-            hint=2,
-        ),
-        Slip(
-            "empty rows are no rows",
-            "- return (per_token_loss.sum(axis=1) / mx.maximum(lengths, 1)).mean()",
-            "+ return (per_token_loss.sum(axis=1) / mx.maximum(lengths, 1)).sum() / (lengths > 0).sum()",
-            message="You left a row without tokens out of the mean over rows. It counts as a row, with the mean 0.",
-            hint=2,
-        ),
-        Slip(
-            "tokens with a loss",
-            "- lengths = mask.sum(axis=1)",
-            "+ lengths = (mask & (per_token_loss != 0)).sum(axis=1)",
-            message=(
-                "You counted the tokens whose loss is not 0. A token counts if its mask is True, and its loss may "
-                "well be 0."
-            ),
-        ),
-        Slip(
-            "bnpo by tokens with a loss",
-            "- return per_token_loss.sum() / mx.maximum(lengths.sum(), 1)",
-            "+ return per_token_loss.sum() / mx.maximum((per_token_loss != 0).sum(), 1)",
-            message='Your "bnpo" divides by the number of tokens whose loss is not 0. Count the tokens of the mask.',
-            hint=3,
-        ),
-        Slip(
-            "grpo by tokens with a loss",
-            "- return (per_token_loss.sum(axis=1) / mx.maximum(lengths, 1)).mean()",
-            "+ return (per_token_loss.sum(axis=1) / mx.maximum((per_token_loss != 0).sum(axis=1), 1)).mean()",
-            message='Your "grpo" divides each row by its tokens whose loss is not 0. Divide by all its tokens.',
-            hint=2,
-        ),
-        Slip(
-            "grpo over rows with a loss",
-            "- return (per_token_loss.sum(axis=1) / mx.maximum(lengths, 1)).mean()",
-            "+ return (per_token_loss.sum(axis=1) / mx.maximum(lengths, 1)).sum() / per_token_loss.any(axis=1).sum()",
-            message='Your "grpo" is a mean over the rows that have a loss. Rows whose losses are all 0 count too.',
-            hint=2,
-        ),
-        Slip(
-            "dr_grpo over rows with a loss",
-            "- return per_token_loss.sum() / (mask.shape[0] * max_length)",
-            "+ return per_token_loss.sum() / (per_token_loss.any(axis=1).sum() * max_length)",
-            message='Your "dr_grpo" counts only the rows that have a loss. B is the number of all rows.',
-            hint=3,
-        ),
-        Slip(
-            "dapo without tokens of loss 0",
-            "- return per_token_loss.sum() / num_items",
-            "+ return per_token_loss.sum() / (num_items - (mask & (per_token_loss == 0)).sum())",
-            message='Your "dapo" takes tokens with the loss 0 out of num_items. They count: divide by num_items.',
-            hint=3,
-        ),
-        Slip(
-            "the first places",
-            "- per_token_loss = mx.where(mask, per_token_loss, 0.0)",
-            "+ per_token_loss = mx.where(mx.arange(mask.shape[1]) < mask.sum(axis=1, keepdims=True), per_token_loss, 0.0)",  # noqa: E501
-            message=(
-                "You took as many positions from the start of each row as its mask has True values. A mask may have "
-                "holes, for example where a tool wrote text into the answer: take the positions that are True."
-            ),
-        ),
+        r"""
+@ per_token_loss = mx.where(mask, per_token_loss, 0.0)
+mask forgotten
++ per_token_loss = per_token_loss * 1.0
+! Your sums include padding. First put 0 where the mask is False.
+the first places
++ per_token_loss = mx.where(mx.arange(mask.shape[1]) < mask.sum(axis=1, keepdims=True), per_token_loss, 0.0)
+! You took as many positions from the start of each row as its mask has True values. A mask may have holes, for example
+! where a tool wrote text into the answer: take the positions that are True.
+
+@ return (per_token_loss.sum(axis=1) / mx.maximum(lengths, 1)).mean()
+means over the padded row (2)
++ return (per_token_loss.mean(axis=1)).mean()
+! Your "grpo" divides by the padded length. Divide each row by its own number of tokens.
+row means added (2)
++ return (per_token_loss.sum(axis=1) / mx.maximum(lengths, 1)).sum()
+! Your "grpo" adds up the rows' means. Take their mean.
+grpo is bnpo (2)
++ return per_token_loss.sum() / mx.maximum(lengths.sum(), 1)
+! Your "grpo" is the mean over all tokens. Take a mean for each row first, and then the mean of these means.
+0 / 0 (2)
++ return (per_token_loss.sum(axis=1) / lengths).mean()
+! A row without tokens gives 0 / 0 in your "grpo". Divide by at least 1.
+empty rows are no rows (2)
++ return (per_token_loss.sum(axis=1) / mx.maximum(lengths, 1)).sum() / (lengths > 0).sum()
+! You left a row without tokens out of the mean over rows. It counts as a row, with the mean 0.
+grpo by tokens with a loss (2)
++ return (per_token_loss.sum(axis=1) / mx.maximum((per_token_loss != 0).sum(axis=1), 1)).mean()
+! Your "grpo" divides each row by its tokens whose loss is not 0. Divide by all its tokens.
+grpo over rows with a loss (2)
++ return (per_token_loss.sum(axis=1) / mx.maximum(lengths, 1)).sum() / per_token_loss.any(axis=1).sum()
+! Your "grpo" is a mean over the rows that have a loss. Rows whose losses are all 0 count too.
+
+@ return per_token_loss.sum() / mx.maximum(lengths.sum(), 1)
+all places (3)
++ return per_token_loss.sum() / mask.size
+! Your "bnpo" divides by the number of all positions, padded ones too. Count only the tokens.
+bnpo by tokens with a loss (3)
++ return per_token_loss.sum() / mx.maximum((per_token_loss != 0).sum(), 1)
+! Your "bnpo" divides by the number of tokens whose loss is not 0. Count the tokens of the mask.
+
+@ return per_token_loss.sum() / (mask.shape[0] * max_length)
+the longest row (3)
++ return per_token_loss.sum() / (mask.size)
+! Your "dr_grpo" divides by the length of the longest row in this batch. max_length is a constant of the training run.
+rows forgotten (3)
++ return per_token_loss.sum() / (max_length)
+! "dr_grpo" divides by B * max_length; you left out the number of rows.
+dr_grpo over rows with a loss (3)
++ return per_token_loss.sum() / (per_token_loss.any(axis=1).sum() * max_length)
+! Your "dr_grpo" counts only the rows that have a loss. B is the number of all rows.
+
+@ return per_token_loss.sum() / num_items
+own tokens (3)
++ return per_token_loss.sum() / mx.maximum(lengths.sum(), 1)
+! "dapo" divides by num_items, the number of tokens in the *whole* batch. These rows may be only a part of it.
+dapo without tokens of loss 0 (3)
++ return per_token_loss.sum() / (num_items - (mask & (per_token_loss == 0)).sum())
+! Your "dapo" takes tokens with the loss 0 out of num_items. They count: divide by num_items.
+
+tokens with a loss
+- lengths = mask.sum(axis=1)
++ lengths = (mask & (per_token_loss != 0)).sum(axis=1)
+! You counted the tokens whose loss is not 0. A token counts if its mask is True, and its loss may well be 0.
+""",
     ),
 )
 
@@ -1158,167 +824,98 @@ LOSS = Exercise(
     run=_loss_and_gradient,
     mistakes=slips(
         grpo_loss,
-        Slip(
-            "old values that move",
-            "- old_logps = mx.stop_gradient(logps if old_logps is None else old_logps)",
-            "+ old_logps = logps if old_logps is None else old_logps",
-            message=(
-                "The loss is right, but its gradient is 0: logps - logps is 0, whatever logps is. The old values "
-                "have to be constants: `mx.stop_gradient`."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "sign",
-            '- loss = -clipped_objective(ratio, advantages, settings["epsilon"], settings["epsilon_high"])',
-            '+ loss = clipped_objective(ratio, advantages, settings["epsilon"], settings["epsilon_high"])',
-            message=(
-                "Training makes a loss small, but the objective should become *large*: put a minus in front of the "
-                "objective."
-            ),
-        ),
-        Slip(
-            "sign of everything",
-            '- return aggregate(loss, mask, settings["loss_type"], settings["max_length"], settings["num_items"])',
-            '+ return aggregate(-loss, mask, settings["loss_type"], settings["max_length"], settings["num_items"])',
-            message="The loss has the wrong sign: minus the objective, plus beta times k3.",
-        ),
-        Slip(
-            "KL rewarded",
-            '- loss = loss + settings["beta"] * k3(policy, reference)',
-            '+ loss = loss - settings["beta"] * k3(policy, reference)',
-            message=(
-                "You subtracted k3, so the loss *rewards* a policy that is far from the reference. It is a penalty: "
-                "add it."
-            ),
-        ),
-        Slip(
-            "no KL",
-            '- if settings["beta"] > 0:',
-            "+ if False:",
-            message="The KL penalty is missing.",
-        ),
-        Slip(
-            "beta forgotten",
-            '- loss = loss + settings["beta"] * k3(policy, reference)',
-            "+ loss = loss + k3(policy, reference)",
-            message="You added k3 without its factor. Multiply it by `beta`.",
-        ),
-        Slip(
-            "KL not masked",
-            "- policy, reference = (mx.where(mask, each, 0.0) for each in (logps, ref_logps))",
-            "+ policy, reference = (each + 0.0 for each in (logps, ref_logps))",
-            message=(
-                "The exp of k3 overflowed at a masked position, and 0 * inf on the way back is nan. Mask its inputs."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "no gradient at all",
-            "  old_logps = mx.stop_gradient(logps if old_logps is None else old_logps)",
-            "+ logps = mx.stop_gradient(logps)",
-            message=(
-                "The loss is right, but no gradient comes through it. NumPy, `.item()` and `mx.stop_gradient` cut "
-                "it off. If you do not use them here, look into `clipped_objective` and `aggregate`: written with "
-                "NumPy they pass 16.4 and 16.7, but do not work here."
-            ),
-        ),
-        Slip(
-            "no gradient of the objective",
-            "- ratio = token_ratios(logps, old_logps, mask)",
-            "+ ratio = token_ratios(mx.stop_gradient(logps), old_logps, mask)",
-            message=(
-                "The loss is right, but no gradient comes through its clipped objective. `.item()` or "
-                "`mx.stop_gradient` cuts it off, here or in your `clipped_objective`."
-            ),
-        ),
-        Slip(
-            "no gradient of the KL",
-            "- policy, reference = (mx.where(mask, each, 0.0) for each in (logps, ref_logps))",
-            "+ policy, reference = (mx.where(mask, each, 0.0) for each in (mx.stop_gradient(logps), ref_logps))",
-            message=(
-                "The loss is right, but no gradient comes through the KL penalty. Is it cut off in your `k3`? "
-                "Written with NumPy it passes 16.6, but does not work here."
-            ),
-        ),
-        Slip(
-            "KL upside down",
-            '- loss = loss + settings["beta"] * k3(policy, reference)',
-            '+ loss = loss + settings["beta"] * k3(reference, policy)',
-            message="You swapped policy and reference in k3: d is the logarithm of reference over policy.",
-        ),
-        Slip(
-            "one epsilon",
-            '- loss = -clipped_objective(ratio, advantages, settings["epsilon"], settings["epsilon_high"])',
-            '+ loss = -clipped_objective(ratio, advantages, settings["epsilon"], settings["epsilon"])',
-            message="The upper edge has an epsilon of its own, `epsilon_high`.",
-        ),
-        Slip(
-            "reference as old policy",
-            "- policy, reference = (mx.where(mask, each, 0.0) for each in (logps, ref_logps))",
-            "+ policy, reference = (mx.where(mask, each, 0.0) for each in (logps, old_logps))",
-            message=(
-                "You computed the KL from the policy that sampled. The penalty keeps the policy near the *reference*."
-            ),
-        ),
-        Slip(
-            "not clipped",
-            '- loss = -clipped_objective(ratio, advantages, settings["epsilon"], settings["epsilon_high"])',
-            "+ loss = -ratio * advantages[:, None]",
-            message="You did not clip anything: use `clipped_objective`.",
-        ),
-        Slip(
-            "always by all tokens",
-            '- return aggregate(loss, mask, settings["loss_type"], settings["max_length"], settings["num_items"])',
-            '+ return aggregate(loss, mask, "bnpo", settings["max_length"], settings["num_items"])',
-            message="You aggregated every loss type in the same way. Pass `settings['loss_type']` to `aggregate`.",
-        ),
-        Slip(
-            "rows of advantage 0 left out",
-            "  old_logps = mx.stop_gradient(logps if old_logps is None else old_logps)",
-            "+ kept = mx.array([row for row, push in enumerate(advantages.tolist()) if push])",
-            "+ ref_logps = None if ref_logps is None else ref_logps[kept]",
-            "+ logps, old_logps, advantages, mask = (each[kept] for each in (logps, old_logps, advantages, mask))",
-            message=(
-                "You left out the rows with advantage 0. Their objective is 0, but the rows and their tokens count in "
-                "what the loss divides by, and with beta > 0 they have a KL penalty."
-            ),
-        ),
-        Slip(
-            "rows of advantage 0 masked",
-            "- ratio = token_ratios(logps, old_logps, mask)",
-            "+ mask = mask & (advantages != 0)[:, None]",
-            "+ ratio = token_ratios(logps, old_logps, mask)",
-            message=(
-                "You masked the rows with advantage 0. Their tokens are real: they count in what the loss divides by, "
-                "and with beta > 0 they have a KL penalty."
-            ),
-        ),
-        Slip(
-            "tokens without a loss masked",
-            '- return aggregate(loss, mask, settings["loss_type"], settings["max_length"], settings["num_items"])',
-            '+ return aggregate(loss, mask & (loss != 0), settings["loss_type"], settings["max_length"], settings["num_items"])',  # noqa: E501
-            message="You masked the tokens whose loss is 0. They count in what the loss divides by.",
-        ),
-        Slip(
-            "num_items without advantage 0",
-            '- return aggregate(loss, mask, settings["loss_type"], settings["max_length"], settings["num_items"])',
-            '+ num_items = settings["num_items"] - (mask & (advantages == 0)[:, None]).sum()',
-            '+ return aggregate(loss, mask, settings["loss_type"], settings["max_length"], num_items)',
-            message=(
-                'You took the tokens of rows with advantage 0 out of num_items. "dapo" divides by the tokens of the '
-                "whole batch, those rows included."
-            ),
-        ),
-        Slip(
-            "own tokens",
-            '- return aggregate(loss, mask, settings["loss_type"], settings["max_length"], settings["num_items"])',
-            '+ return aggregate(loss, mask, settings["loss_type"], settings["max_length"], mask.sum())',
-            message=(
-                "You passed the number of tokens in these rows to `aggregate`. They may be a part of the batch: pass "
-                "`settings['num_items']`."
-            ),
-        ),
+        r"""
+old values that move (2)
+- old_logps = mx.stop_gradient(logps if old_logps is None else old_logps)
++ old_logps = logps if old_logps is None else old_logps
+! The loss is right, but its gradient is 0: logps - logps is 0, whatever logps is. The old values have to be constants:
+! `mx.stop_gradient`.
+
+@ loss = -clipped_objective(ratio, advantages, settings["epsilon"], settings["epsilon_high"])
+sign
++ loss = clipped_objective(ratio, advantages, settings["epsilon"], settings["epsilon_high"])
+! Training makes a loss small, but the objective should become *large*: put a minus in front of the objective.
+one epsilon
++ loss = -clipped_objective(ratio, advantages, settings["epsilon"], settings["epsilon"])
+! The upper edge has an epsilon of its own, `epsilon_high`.
+not clipped
++ loss = -ratio * advantages[:, None]
+! You did not clip anything: use `clipped_objective`.
+
+@ return aggregate(loss, mask, settings["loss_type"], settings["max_length"], settings["num_items"])
+sign of everything
++ return aggregate(-loss, mask, settings["loss_type"], settings["max_length"], settings["num_items"])
+! The loss has the wrong sign: minus the objective, plus beta times k3.
+always by all tokens
++ return aggregate(loss, mask, "bnpo", settings["max_length"], settings["num_items"])
+! You aggregated every loss type in the same way. Pass `settings['loss_type']` to `aggregate`.
+tokens without a loss masked
++ return aggregate(loss, mask & (loss != 0), settings["loss_type"], settings["max_length"], settings["num_items"])
+! You masked the tokens whose loss is 0. They count in what the loss divides by.
+num_items without advantage 0
++ num_items = settings["num_items"] - (mask & (advantages == 0)[:, None]).sum()
++ return aggregate(loss, mask, settings["loss_type"], settings["max_length"], num_items)
+! You took the tokens of rows with advantage 0 out of num_items. "dapo" divides by the tokens of the whole batch, those
+! rows included.
+own tokens
++ return aggregate(loss, mask, settings["loss_type"], settings["max_length"], mask.sum())
+! You passed the number of tokens in these rows to `aggregate`. They may be a part of the batch: pass
+! `settings['num_items']`.
+
+@ loss = loss + settings["beta"] * k3(policy, reference)
+KL rewarded
++ loss = loss - settings["beta"] * k3(policy, reference)
+! You subtracted k3, so the loss *rewards* a policy that is far from the reference. It is a penalty: add it.
+beta forgotten
++ loss = loss + k3(policy, reference)
+! You added k3 without its factor. Multiply it by `beta`.
+KL upside down
++ loss = loss + settings["beta"] * k3(reference, policy)
+! You swapped policy and reference in k3: d is the logarithm of reference over policy.
+
+no KL
+- if settings["beta"] > 0:
++ if False:
+! The KL penalty is missing.
+
+@ policy, reference = (mx.where(mask, each, 0.0) for each in (logps, ref_logps))
+KL not masked (3)
++ policy, reference = (each + 0.0 for each in (logps, ref_logps))
+! The exp of k3 overflowed at a masked position, and 0 * inf on the way back is nan. Mask its inputs.
+no gradient of the KL
++ policy, reference = (mx.where(mask, each, 0.0) for each in (mx.stop_gradient(logps), ref_logps))
+! The loss is right, but no gradient comes through the KL penalty. Is it cut off in your `k3`? Written with NumPy it
+! passes 16.6, but does not work here.
+reference as old policy
++ policy, reference = (mx.where(mask, each, 0.0) for each in (logps, old_logps))
+! You computed the KL from the policy that sampled. The penalty keeps the policy near the *reference*.
+
+no gradient at all
+  old_logps = mx.stop_gradient(logps if old_logps is None else old_logps)
++ logps = mx.stop_gradient(logps)
+! The loss is right, but no gradient comes through it. NumPy, `.item()` and `mx.stop_gradient` cut it off. If you do not
+! use them here, look into `clipped_objective` and `aggregate`: written with NumPy they pass 16.4 and 16.7, but do not
+! work here.
+
+@ ratio = token_ratios(logps, old_logps, mask)
+no gradient of the objective
++ ratio = token_ratios(mx.stop_gradient(logps), old_logps, mask)
+! The loss is right, but no gradient comes through its clipped objective. `.item()` or `mx.stop_gradient` cuts it off,
+! here or in your `clipped_objective`.
+rows of advantage 0 masked
++ mask = mask & (advantages != 0)[:, None]
++ ratio = token_ratios(logps, old_logps, mask)
+! You masked the rows with advantage 0. Their tokens are real: they count in what the loss divides by, and with beta > 0
+! they have a KL penalty.
+
+rows of advantage 0 left out
+  old_logps = mx.stop_gradient(logps if old_logps is None else old_logps)
++ kept = mx.array([row for row, push in enumerate(advantages.tolist()) if push])
++ ref_logps = None if ref_logps is None else ref_logps[kept]
++ logps, old_logps, advantages, mask = (each[kept] for each in (logps, old_logps, advantages, mask))
+! You left out the rows with advantage 0. Their objective is 0, but the rows and their tokens count in what the loss
+! divides by, and with beta > 0 they have a KL penalty.
+""",
     ),
     explain=(
         "Up to rounding, that is the loss of the kit and of TRL. The kit's version is in `mlx_grpo_kit/grpo/loss.py`."
@@ -1417,60 +1014,34 @@ PARTS = Exercise(
         ),
         *slips(
             in_parts,
-            Slip(
-                "divided twice",
-                "- return sum(gradient_of(rows[start : start + size], num_items) for start in range(0, len(rows), size))",  # noqa: E501
-                "+ return sum(gradient_of(rows[start : start + size], num_items) / math.ceil(len(rows) / size) for start in range(0, len(rows), size))",  # noqa: E501
-                message=(
-                    "You divided the sum by the number of parts as well. Each part is already divided by the tokens "
-                    "of the whole batch, and that is enough."
-                ),
-            ),
-            Slip(
-                "rows instead of tokens",
-                "- num_items = sum(len(row) for row in rows)",
-                "+ num_items = len(rows)",
-                message='You passed the number of rows as num_items. "dapo" divides by the number of tokens.',
-                hint=2,
-            ),
-            Slip(
-                "tokens other than 0",
-                "- num_items = sum(len(row) for row in rows)",
-                "+ num_items = sum(1 for row in rows for token in row if token)",
-                message="You counted the tokens that are not 0. What a token is does not matter: each of them counts.",
-                hint=2,
-            ),
-            Slip(
-                "rows without a gradient",
-                "- num_items = sum(len(row) for row in rows)",
-                "+ num_items = sum(len(row) for row in rows if any(row))",
-                message=(
-                    "You left the tokens of rows that add nothing to the gradient out of num_items. They count in the "
-                    "denominator."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "two at a time",
-                "- return sum(gradient_of(rows[start : start + size], num_items) for start in range(0, len(rows), size))",  # noqa: E501
-                "+ return sum(gradient_of(rows[start : start + 2], num_items) for start in range(0, len(rows), 2))",
-                message="You passed two rows at a time, whatever `size` is.",
-                hint=3,
-            ),
-            Slip(
-                "the last part is lost",
-                "- return sum(gradient_of(rows[start : start + size], num_items) for start in range(0, len(rows), size))",  # noqa: E501
-                "+ return sum(gradient_of(rows[start : start + size], num_items) for start in range(0, len(rows) - size + 1, size))",  # noqa: E501
-                message="You lose the last part when size does not divide the number of rows.",
-                hint=3,
-            ),
-            Slip(
-                "all at once",
-                "- return sum(gradient_of(rows[start : start + size], num_items) for start in range(0, len(rows), size))",  # noqa: E501
-                "+ return sum(gradient_of(rows, num_items) for start in range(1))",
-                message="You passed all rows in one call. They do not fit: pass at most `size` at a time.",
-                hint=3,
-            ),
+            r"""
+@ return sum(gradient_of(rows[start : start + size], num_items) for start in range(0, len(rows), size))
+divided twice
++ parts = [gradient_of(rows[start : start + size], num_items) for start in range(0, len(rows), size)]
++ return sum(parts) / len(parts)
+! You divided the sum by the number of parts as well. Each part is already divided by the tokens of the whole batch, and
+! that is enough.
+two at a time (3)
++ return sum(gradient_of(rows[start : start + 2], num_items) for start in range(0, len(rows), 2))
+! You passed two rows at a time, whatever `size` is.
+the last part is lost (3)
++ return sum(gradient_of(rows[start : start + size], num_items) for start in range(0, len(rows) - size + 1, size))
+! You lose the last part when size does not divide the number of rows.
+all at once (3)
++ return sum(gradient_of(rows, num_items) for start in range(1))
+! You passed all rows in one call. They do not fit: pass at most `size` at a time.
+
+@ num_items = sum(len(row) for row in rows)
+rows instead of tokens (2)
++ num_items = len(rows)
+! You passed the number of rows as num_items. "dapo" divides by the number of tokens.
+tokens other than 0 (2)
++ num_items = sum(1 for row in rows for token in row if token)
+! You counted the tokens that are not 0. What a token is does not matter: each of them counts.
+rows without a gradient (2)
++ num_items = sum(len(row) for row in rows if any(row))
+! You left the tokens of rows that add nothing to the gradient out of num_items. They count in the denominator.
+""",
         ),
     ),
     explain='This works for "dapo", because its divisor is known before the first part is computed.',

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
-from mlx_grpo_kit.course.slips import Slip, slips
+from mlx_grpo_kit.course.slips import slips
 from mlx_grpo_kit.runtime import mx
 
 
@@ -55,102 +55,51 @@ LOSS = Exercise(
     ),
     mistakes=slips(
         cross_entropy,
-        Slip(
-            "gradient without weights",
-            "- return -mx.sum(weights * chosen), weights * (mx.exp(log_probs) - one_hot)",
-            "+ return -mx.sum(weights * chosen), mx.exp(log_probs) - one_hot",
-            message="That is the gradient with all weights 1. A token that counts double pulls twice as hard.",
-        ),
-        Slip(
-            "loss without weights",
-            "- return -mx.sum(weights * chosen), weights * (mx.exp(log_probs) - one_hot)",
-            "+ return -mx.sum(chosen), weights * (mx.exp(log_probs) - one_hot)",
-            message="That is the loss with all weights 1: the surprise of each token counts `weights` times.",
-        ),
-        Slip(
-            "other sign",
-            "- return -mx.sum(weights * chosen), weights * (mx.exp(log_probs) - one_hot)",
-            "+ return -mx.sum(weights * chosen), weights * (one_hot - mx.exp(log_probs))",
-            message=(
-                "The gradient has the wrong sign. If you raise the target's logit, the loss falls: its slope is below "
-                "0."
-            ),
-        ),
-        Slip(
-            "sign of the loss",
-            "- return -mx.sum(weights * chosen), weights * (mx.exp(log_probs) - one_hot)",
-            "+ return mx.sum(weights * chosen), weights * (mx.exp(log_probs) - one_hot)",
-            message="A probability is at most 1, so its logarithm is at most 0: the loss needs a minus sign.",
-        ),
-        Slip(
-            "mean",
-            "- return -mx.sum(weights * chosen), weights * (mx.exp(log_probs) - one_hot)",
-            "+ return -mx.mean(weights * chosen), weights * (mx.exp(log_probs) - one_hot)",
-            message=(
-                "That is the mean over tokens. The weights already say how much each token counts, so the loss is a "
-                "plain sum."
-            ),
-        ),
-        Slip(
-            "everything is a mean",
-            "- return -mx.sum(weights * chosen), weights * (mx.exp(log_probs) - one_hot)",
-            "+ return -mx.mean(weights * chosen), 1 / targets.size * weights * (mx.exp(log_probs) - one_hot)",
-            message=(
-                "That is the mean over tokens. The weights already say how much each token counts, so do not divide "
-                "by the number of tokens."
-            ),
-        ),
-        Slip(
-            "overflow",
-            "- log_probs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)",
-            "+ log_probs = logits - mx.log(mx.exp(logits).sum(axis=-1, keepdims=True))",
-            message="`exp(1000)` is infinite. Subtract the largest logit first, or let `mx.logsumexp` do it.",
-            hint=2,
-        ),
-        Slip(
-            "log of softmax",
-            "- log_probs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)",
-            "+ log_probs = mx.log(mx.softmax(logits, axis=-1))",
-            message=(
-                "softmax rounds a share of `exp(-1000)` to 0, and the logarithm of 0 is infinite. Take the logarithm "
-                "before rounding can happen: `logits - mx.logsumexp(...)`."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "every token by every weight",
-            "- return -mx.sum(weights * chosen), weights * (mx.exp(log_probs) - one_hot)",
-            "+ return -mx.sum(weights[..., 0] * chosen), weights * (mx.exp(log_probs) - one_hot)",
-            message=(
-                "The weights are [B, T] and the picked numbers [B, T, 1]: broadcasting multiplies every token by every"
-                " weight of its batch. Give both the same shape first."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "softmax of everything",
-            "- log_probs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)",
-            "+ log_probs = logits - mx.logsumexp(logits)",
-            message=(
-                "The softmax runs over all tokens together. Each token has its own softmax: `axis=-1, keepdims=True`."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "the target alone",
-            "- return -mx.sum(weights * chosen), weights * (mx.exp(log_probs) - one_hot)",
-            "+ return -mx.sum(weights * chosen), weights * (-1.0 * one_hot)",
-            message=(
-                "Only the target's logit gets a gradient. The other logits matter too: if you raise one of them, the "
-                "target's share falls."
-            ),
-        ),
-        Slip(
-            "no one-hot",
-            "- return -mx.sum(weights * chosen), weights * (mx.exp(log_probs) - one_hot)",
-            "+ return -mx.sum(weights * chosen), weights * (mx.exp(log_probs))",
-            message="Subtract 1 at the target: there the gradient is p - 1.",
-        ),
+        r"""
+@ return -mx.sum(weights * chosen), weights * (mx.exp(log_probs) - one_hot)
+gradient without weights
++ return -mx.sum(weights * chosen), mx.exp(log_probs) - one_hot
+! That is the gradient with all weights 1. A token that counts double pulls twice as hard.
+loss without weights
++ return -mx.sum(chosen), weights * (mx.exp(log_probs) - one_hot)
+! That is the loss with all weights 1: the surprise of each token counts `weights` times.
+other sign
++ return -mx.sum(weights * chosen), weights * (one_hot - mx.exp(log_probs))
+! The gradient has the wrong sign. If you raise the target's logit, the loss falls: its slope is below 0.
+sign of the loss
++ return mx.sum(weights * chosen), weights * (mx.exp(log_probs) - one_hot)
+! A probability is at most 1, so its logarithm is at most 0: the loss needs a minus sign.
+mean
++ return -mx.mean(weights * chosen), weights * (mx.exp(log_probs) - one_hot)
+! That is the mean over tokens. The weights already say how much each token counts, so the loss is a plain sum.
+everything is a mean
++ return -mx.mean(weights * chosen), 1 / targets.size * weights * (mx.exp(log_probs) - one_hot)
+! That is the mean over tokens. The weights already say how much each token counts, so do not divide by the number of
+! tokens.
+every token by every weight (2)
++ return -mx.sum(weights[..., 0] * chosen), weights * (mx.exp(log_probs) - one_hot)
+! The weights are [B, T] and the picked numbers [B, T, 1]: broadcasting multiplies every token by every weight of its
+! batch. Give both the same shape first.
+the target alone
++ return -mx.sum(weights * chosen), weights * (-1.0 * one_hot)
+! Only the target's logit gets a gradient. The other logits matter too: if you raise one of them, the target's share
+! falls.
+no one-hot
++ return -mx.sum(weights * chosen), weights * (mx.exp(log_probs))
+! Subtract 1 at the target: there the gradient is p - 1.
+
+@ log_probs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+overflow (2)
++ log_probs = logits - mx.log(mx.exp(logits).sum(axis=-1, keepdims=True))
+! `exp(1000)` is infinite. Subtract the largest logit first, or let `mx.logsumexp` do it.
+log of softmax (2)
++ log_probs = mx.log(mx.softmax(logits, axis=-1))
+! softmax rounds a share of `exp(-1000)` to 0, and the logarithm of 0 is infinite. Take the logarithm before rounding
+! can happen: `logits - mx.logsumexp(...)`.
+softmax of everything (2)
++ log_probs = logits - mx.logsumexp(logits)
+! The softmax runs over all tokens together. Each token has its own softmax: `axis=-1, keepdims=True`.
+""",
     ),
     explain="The gradient of each position sums to 0 over the vocabulary: what one logit gains, the others lose.",
 )
@@ -193,48 +142,27 @@ LINEAR = Exercise(
     ),
     mistakes=slips(
         linear_backward,
-        Slip(
-            "weight transposed",
-            "- return grad @ weight, grad_rows.T @ x_rows",
-            "+ return grad @ weight, x_rows.T @ grad_rows",
-            message="The weight's gradient is [in, out], but the weight is [out, in], PyTorch's layout.",
-        ),
-        Slip(
-            "forward matrix",
-            "- return grad @ weight, grad_rows.T @ x_rows",
-            "+ return grad @ weight.T, grad_rows.T @ x_rows",
-            message="Forward it was `x @ weight.T`; on the way back the matrix is transposed once more.",
-        ),
-        Slip(
-            "mean over positions",
-            "- return grad @ weight, grad_rows.T @ x_rows",
-            "+ return grad @ weight, grad_rows.T @ x_rows / len(x_rows)",
-            message="That is the mean over the positions. Every position adds its part, so the gradient is their sum.",
-            hint=2,
-        ),
-        Slip(
-            "swapped",
-            "- return grad @ weight, grad_rows.T @ x_rows",
-            "+ return grad_rows.T @ x_rows, grad @ weight",
-            message="Both are right, but in the wrong order: first the gradient of x, then the gradient of weight.",
-        ),
-        Slip(
-            "a matrix for each row",
-            "- return grad @ weight, grad_rows.T @ x_rows",
-            "+ return grad @ weight, grad.swapaxes(-1, -2) @ x",
-            message=(
-                "That is a gradient for each row of the batch. All rows used the same matrix, so their gradients add "
-                "up."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "last token alone",
-            "- return grad @ weight, grad_rows.T @ x_rows",
-            "+ return grad @ weight, grad_rows[-1:].T @ x_rows[-1:]",
-            message="Only the part of the last position arrived. The matrix was used at all positions.",
-            hint=2,
-        ),
+        r"""
+@ return grad @ weight, grad_rows.T @ x_rows
+weight transposed
++ return grad @ weight, x_rows.T @ grad_rows
+! The weight's gradient is [in, out], but the weight is [out, in], PyTorch's layout.
+forward matrix
++ return grad @ weight.T, grad_rows.T @ x_rows
+! Forward it was `x @ weight.T`; on the way back the matrix is transposed once more.
+mean over positions (2)
++ return grad @ weight, grad_rows.T @ x_rows / len(x_rows)
+! That is the mean over the positions. Every position adds its part, so the gradient is their sum.
+swapped
++ return grad_rows.T @ x_rows, grad @ weight
+! Both are right, but in the wrong order: first the gradient of x, then the gradient of weight.
+a matrix for each row (2)
++ return grad @ weight, grad.swapaxes(-1, -2) @ x
+! That is a gradient for each row of the batch. All rows used the same matrix, so their gradients add up.
+last token alone (2)
++ return grad @ weight, grad_rows[-1:].T @ x_rows[-1:]
+! Only the part of the last position arrived. The matrix was used at all positions.
+""",
     ),
 )
 
@@ -281,115 +209,61 @@ RMS_NORM = Exercise(
     ),
     mistakes=slips(
         rms_norm_backward,
-        Slip(
-            "r as a constant",
-            "- return (scaled - normed * along) / r, grad_weight",
-            "+ return scaled / r, grad_weight",
-            message=(
-                "That would be right if r were a constant. But r depends on x: the part of the gradient along x has "
-                "to go."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "weight forgotten",
-            "- scaled = grad * weight",
-            "+ scaled = grad",
-            message="On its way to x the gradient passes through the weight.",
-        ),
-        Slip(
-            "weight too late",
-            "- scaled = grad * weight",
-            "+ scaled = grad",
-            "- return (scaled - normed * along) / r, grad_weight",
-            "+ return (scaled - normed * along) / r * weight, grad_weight",
-            message=(
-                "Multiply by the weight *before* you take out the part along x: the weight changes the direction of "
-                "the gradient."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "weight's gradient not summed",
-            "- grad_weight = (grad * normed).reshape(-1, x.shape[-1]).sum(axis=0)",
-            "+ grad_weight = (grad * normed)",
-            message="Each position gives its own gradient of the weight. Add them up, to shape [size].",
-            hint=3,
-        ),
-        Slip(
-            "x instead of x / r",
-            "- grad_weight = (grad * normed).reshape(-1, x.shape[-1]).sum(axis=0)",
-            "+ grad_weight = (grad * x).reshape(-1, x.shape[-1]).sum(axis=0)",
-            message="The weight multiplies x / r, so its gradient is `grad * x / r`.",
-            hint=3,
-        ),
-        Slip(
-            "weight in its own gradient",
-            "- grad_weight = (grad * normed).reshape(-1, x.shape[-1]).sum(axis=0)",
-            "+ grad_weight = (grad * weight * normed).reshape(-1, x.shape[-1]).sum(axis=0)",
-            message="The weight does not appear in its own gradient, which is `grad * n`, summed.",
-            hint=3,
-        ),
-        Slip(
-            "sum instead of mean",
-            "- along = mx.mean(scaled * normed, axis=-1, keepdims=True)",
-            "+ along = mx.sum(scaled * normed, axis=-1, keepdims=True)",
-            message="Take out the *mean* of scaled * n along x: r contains a mean too.",
-            hint=2,
-        ),
-        Slip(
-            "eps forgotten",
-            "- r = mx.sqrt(mx.mean(x * x, axis=-1, keepdims=True) + eps)",
-            "+ r = mx.sqrt(mx.mean(x * x, axis=-1, keepdims=True))",
-            message="eps is missing. Where x is small or 0, it makes all the difference.",
-            hint=2,
-        ),
-        Slip(
-            "eps outside the root",
-            "- r = mx.sqrt(mx.mean(x * x, axis=-1, keepdims=True) + eps)",
-            "+ r = mx.sqrt(mx.mean(x * x, axis=-1, keepdims=True)) + eps",
-            message="eps is outside the root. Add it to the mean of the squares before you take the root.",
-            hint=2,
-        ),
-        Slip(
-            "the whole part along x",
-            "- along = mx.mean(scaled * normed, axis=-1, keepdims=True)",
-            "+ along = mx.sum(scaled * x, axis=-1, keepdims=True) * r / mx.maximum((x * x).sum(axis=-1, keepdims=True), 1e-20)",  # noqa: E501
-            message=(
-                "The part along x is taken out *whole*. That is right for eps = 0, but an eps in r keeps a little of "
-                "it: take out `n * mean(scaled * n)` with `n = x / r`."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "the mean taken off too",
-            "- return (scaled - normed * along) / r, grad_weight",
-            "+ return (scaled - mx.mean(scaled, axis=-1, keepdims=True) - normed * along) / r, grad_weight",
-            message=(
-                "The gradient's mean was subtracted as well. That belongs to LayerNorm, which subtracts the mean of "
-                "x; RMSNorm does not."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "summed over the first axis alone",
-            "- grad_weight = (grad * normed).reshape(-1, x.shape[-1]).sum(axis=0)",
-            "+ grad_weight = (grad * normed).sum(axis=0)",
-            message=(
-                "The weight's gradient is summed over the first axis only. The same weight is used along *every* axis "
-                "except the last."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "divided by r twice",
-            "- return (scaled - normed * along) / r, grad_weight",
-            "+ return (scaled / r - x * along) / r, grad_weight",
-            message=(
-                "One power of r is wrong: it is `(scaled - n * mean(scaled * n)) / r`, with `n = x / r` everywhere."
-            ),
-            hint=2,
-        ),
+        r"""
+@ return (scaled - normed * along) / r, grad_weight
+r as a constant (2)
++ return scaled / r, grad_weight
+! That would be right if r were a constant. But r depends on x: the part of the gradient along x has to go.
+the mean taken off too (2)
++ return (scaled - mx.mean(scaled, axis=-1, keepdims=True) - normed * along) / r, grad_weight
+! The gradient's mean was subtracted as well. That belongs to LayerNorm, which subtracts the mean of x; RMSNorm does
+! not.
+divided by r twice (2)
++ return (scaled / r - x * along) / r, grad_weight
+! One power of r is wrong: it is `(scaled - n * mean(scaled * n)) / r`, with `n = x / r` everywhere.
+
+weight forgotten
+- scaled = grad * weight
++ scaled = grad
+! On its way to x the gradient passes through the weight.
+weight too late (2)
+- scaled = grad * weight
++ scaled = grad
+- return (scaled - normed * along) / r, grad_weight
++ return (scaled - normed * along) / r * weight, grad_weight
+! Multiply by the weight *before* you take out the part along x: the weight changes the direction of the gradient.
+
+@ grad_weight = (grad * normed).reshape(-1, x.shape[-1]).sum(axis=0)
+weight's gradient not summed (3)
++ grad_weight = (grad * normed)
+! Each position gives its own gradient of the weight. Add them up, to shape [size].
+x instead of x / r (3)
++ grad_weight = (grad * x).reshape(-1, x.shape[-1]).sum(axis=0)
+! The weight multiplies x / r, so its gradient is `grad * x / r`.
+weight in its own gradient (3)
++ grad_weight = (grad * weight * normed).reshape(-1, x.shape[-1]).sum(axis=0)
+! The weight does not appear in its own gradient, which is `grad * n`, summed.
+summed over the first axis alone (3)
++ grad_weight = (grad * normed).sum(axis=0)
+! The weight's gradient is summed over the first axis only. The same weight is used along *every* axis except the last.
+
+@ along = mx.mean(scaled * normed, axis=-1, keepdims=True)
+sum instead of mean (2)
++ along = mx.sum(scaled * normed, axis=-1, keepdims=True)
+! Take out the *mean* of scaled * n along x: r contains a mean too.
+the whole part along x (2)
++ along = mx.sum(scaled * x, axis=-1, keepdims=True) * r / mx.maximum((x * x).sum(axis=-1, keepdims=True), 1e-20)
+! The part along x is taken out *whole*. That is right for eps = 0, but an eps in r keeps a little of it: take out `n *
+! mean(scaled * n)` with `n = x / r`.
+
+@ r = mx.sqrt(mx.mean(x * x, axis=-1, keepdims=True) + eps)
+eps forgotten (2)
++ r = mx.sqrt(mx.mean(x * x, axis=-1, keepdims=True))
+! eps is missing. Where x is small or 0, it makes all the difference.
+eps outside the root (2)
++ r = mx.sqrt(mx.mean(x * x, axis=-1, keepdims=True)) + eps
+! eps is outside the root. Add it to the mean of the squares before you take the root.
+""",
     ),
 )
 
@@ -453,49 +327,31 @@ ROPE = Exercise(
     mistakes=(
         *slips(
             rope_backward,
-            Slip(
-                "forwards again",
-                "- return mx.concatenate([first * cos + second * sin, second * cos - first * sin], axis=-1)",
-                "+ return mx.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)",
-                message="That turns the gradient forwards, by the same angle once more. Turn it back.",
-            ),
-            Slip(
-                "not turned",
-                "- return mx.concatenate([first * cos + second * sin, second * cos - first * sin], axis=-1)",
-                "+ return grad",
-                message=(
-                    "The gradient is unchanged. It belongs to the turned pairs, and x is the pairs before they were "
-                    "turned."
-                ),
-            ),
-            Slip(
-                "offset forgotten",
-                "- positions = offset + mx.arange(grad.shape[-2])",
-                "+ positions = mx.arange(grad.shape[-2])",
-                message="The first position is `offset`, not 0.",
-                hint=3,
-            ),
-            Slip(
-                "all positions alike",
-                "- positions = offset + mx.arange(grad.shape[-2])",
-                "+ positions = offset + mx.arange(grad.shape[-2]) * 0",
-                message="Each position has its own angle: T is the axis before the last.",
-                hint=3,
-            ),
-            Slip(
-                "one speed",
-                "- angles = positions[:, None] * theta ** (-mx.arange(half) / half)",
-                "+ angles = positions[:, None] * theta ** (-mx.arange(half) * 0.0)",
-                message="All pairs turn at the same speed here. Pair i turns by position * theta^(-2i/D).",
-                hint=3,
-            ),
-            Slip(
-                "exponent over D",
-                "- angles = positions[:, None] * theta ** (-mx.arange(half) / half)",
-                "+ angles = positions[:, None] * theta ** (-mx.arange(half) / (2 * half))",
-                message="The exponent is -2i/D, where D is the size of the whole head: i / (D/2).",
-                hint=3,
-            ),
+            r"""
+@ return mx.concatenate([first * cos + second * sin, second * cos - first * sin], axis=-1)
+forwards again
++ return mx.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+! That turns the gradient forwards, by the same angle once more. Turn it back.
+not turned
++ return grad
+! The gradient is unchanged. It belongs to the turned pairs, and x is the pairs before they were turned.
+
+@ positions = offset + mx.arange(grad.shape[-2])
+offset forgotten (3)
++ positions = mx.arange(grad.shape[-2])
+! The first position is `offset`, not 0.
+all positions alike (3)
++ positions = offset + mx.arange(grad.shape[-2]) * 0
+! Each position has its own angle: T is the axis before the last.
+
+@ angles = positions[:, None] * theta ** (-mx.arange(half) / half)
+one speed (3)
++ angles = positions[:, None] * theta ** (-mx.arange(half) * 0.0)
+! All pairs turn at the same speed here. Pair i turns by position * theta^(-2i/D).
+exponent over D (3)
++ angles = positions[:, None] * theta ** (-mx.arange(half) / (2 * half))
+! The exponent is -2i/D, where D is the size of the whole head: i / (D/2).
+""",
         ),
         Mistake(
             "forwards from -offset",
@@ -559,61 +415,34 @@ SWIGLU = Exercise(
     ),
     mistakes=slips(
         gated_silu_backward,
-        Slip(
-            "slope of a product, half",
-            "- return grad * up * (s + gate * s * (1 - s)), grad * gate * s",
-            "+ return grad * up * s, grad * gate * s",
-            message="silu(x) is x times sigmoid(x), and both factors depend on x: the slope has a second part.",
-            hint=2,
-        ),
-        Slip(
-            "overflow",
-            "- return grad * up * (s + gate * s * (1 - s)), grad * gate * s",
-            "+ return grad * up * (s + gate * mx.exp(-gate) / (1 + mx.exp(-gate)) ** 2), grad * gate * s",
-            message=(
-                "The formula is right, but `exp(100)` is infinite, and infinity divided by infinity is nan. Write the "
-                "slope with `s = mx.sigmoid(gate)` and `1 - s`."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "slope of sigmoid",
-            "- return grad * up * (s + gate * s * (1 - s)), grad * gate * s",
-            "+ return grad * up * s * (1 - s), grad * gate * s",
-            message="That is the slope of sigmoid. silu is x * sigmoid(x).",
-            hint=2,
-        ),
-        Slip(
-            "no slope",
-            "- return grad * up * (s + gate * s * (1 - s)), grad * gate * s",
-            "+ return grad * up, grad * gate * s",
-            message="gate goes through silu before it multiplies up: the slope of silu is missing.",
-        ),
-        Slip(
-            "own factor",
-            "- return grad * up * (s + gate * s * (1 - s)), grad * gate * s",
-            "+ return grad * gate * s * (s + gate * s * (1 - s)), grad * up",
-            message="Each factor of a product gets the *other* factor.",
-        ),
-        Slip(
-            "silu forgotten",
-            "- return grad * up * (s + gate * s * (1 - s)), grad * gate * s",
-            "+ return grad * up * (s + gate * s * (1 - s)), grad * gate",
-            message="up was multiplied by silu(gate), not by gate.",
-        ),
-        Slip(
-            "grad forgotten",
-            "- return grad * up * (s + gate * s * (1 - s)), grad * gate * s",
-            "+ return up * (s + gate * s * (1 - s)), gate * s",
-            message="Those are the slopes. Multiply them by `grad`, the gradient that arrives.",
-        ),
-        Slip(
-            "swapped",
-            "- return grad * up * (s + gate * s * (1 - s)), grad * gate * s",
-            "+ return grad * gate * s, grad * up * (s + gate * s * (1 - s))",
-            message="Both are right, but in the wrong order: first gate, then up.",
-            hint=3,
-        ),
+        r"""
+@ return grad * up * (s + gate * s * (1 - s)), grad * gate * s
+slope of a product, half (2)
++ return grad * up * s, grad * gate * s
+! silu(x) is x times sigmoid(x), and both factors depend on x: the slope has a second part.
+overflow (2)
++ return grad * up * (s + gate * mx.exp(-gate) / (1 + mx.exp(-gate)) ** 2), grad * gate * s
+! The formula is right, but `exp(100)` is infinite, and infinity divided by infinity is nan. Write the slope with `s =
+! mx.sigmoid(gate)` and `1 - s`.
+slope of sigmoid (2)
++ return grad * up * s * (1 - s), grad * gate * s
+! That is the slope of sigmoid. silu is x * sigmoid(x).
+no slope
++ return grad * up, grad * gate * s
+! gate goes through silu before it multiplies up: the slope of silu is missing.
+own factor
++ return grad * gate * s * (s + gate * s * (1 - s)), grad * up
+! Each factor of a product gets the *other* factor.
+silu forgotten
++ return grad * up * (s + gate * s * (1 - s)), grad * gate
+! up was multiplied by silu(gate), not by gate.
+grad forgotten
++ return up * (s + gate * s * (1 - s)), gate * s
+! Those are the slopes. Multiply them by `grad`, the gradient that arrives.
+swapped (3)
++ return grad * gate * s, grad * up * (s + gate * s * (1 - s))
+! Both are right, but in the wrong order: first gate, then up.
+""",
     ),
 )
 
@@ -732,12 +561,12 @@ GROUPED = Exercise(
         ),
         *slips(
             mix_values_backward,
-            Slip(
-                "swapped",
-                "- return grad_weights, weight_rows.swapaxes(-1, -2) @ grad_rows",
-                "+ return weight_rows.swapaxes(-1, -2) @ grad_rows, grad_weights",
-                message="Both are right, but in the wrong order: first weights, then values.",
-            ),
+            r"""
+swapped
+- return grad_weights, weight_rows.swapaxes(-1, -2) @ grad_rows
++ return weight_rows.swapaxes(-1, -2) @ grad_rows, grad_weights
+! Both are right, but in the wrong order: first weights, then values.
+""",
         ),
     ),
 )
@@ -862,60 +691,34 @@ SCORES = Exercise(
         ),
         *slips(
             attention_scores_backward,
-            Slip(
-                "not divided",
-                "- grad_rows = grad.reshape(batch, groups, -1, length) / math.sqrt(head_dim)",
-                "+ grad_rows = grad.reshape(batch, groups, -1, length)",
-                message=(
-                    "The scores were divided by sqrt(D): a factor of the forward pass is the same factor of the "
-                    "backward pass."
-                ),
-            ),
-            Slip(
-                "keys not divided",
-                "- return grad_queries, grad_rows.swapaxes(-1, -2) @ query_rows",
-                "+ return grad_queries, math.sqrt(head_dim) * grad_rows.swapaxes(-1, -2) @ query_rows",
-                message=(
-                    "The queries' gradient is divided by sqrt(D), but the keys' gradient is not. The score was "
-                    "divided, so both are."
-                ),
-            ),
-            Slip(
-                "queries not divided",
-                "- grad_queries = (grad_rows @ keys).reshape(queries.shape)",
-                "+ grad_queries = (math.sqrt(head_dim) * grad_rows @ keys).reshape(queries.shape)",
-                message=(
-                    "The keys' gradient is divided by sqrt(D), but the queries' gradient is not. The score was "
-                    "divided, so both are."
-                ),
-            ),
-            Slip(
-                "multiplied",
-                "- grad_rows = grad.reshape(batch, groups, -1, length) / math.sqrt(head_dim)",
-                "+ grad_rows = grad.reshape(batch, groups, -1, length) * math.sqrt(head_dim)",
-                message=(
-                    "The backward pass is not an inverse: a division by sqrt(D) forward is a division by sqrt(D) "
-                    "backward too."
-                ),
-            ),
-            Slip(
-                "divided by D",
-                "- grad_rows = grad.reshape(batch, groups, -1, length) / math.sqrt(head_dim)",
-                "+ grad_rows = grad.reshape(batch, groups, -1, length) / head_dim",
-                message="That divides by D, which is sqrt(D) twice. The score was divided by sqrt(D) once.",
-            ),
-            Slip(
-                "divided by sqrt(S)",
-                "- grad_rows = grad.reshape(batch, groups, -1, length) / math.sqrt(head_dim)",
-                "+ grad_rows = grad.reshape(batch, groups, -1, length) / math.sqrt(length)",
-                message="That is the root of the number of keys. D is the size of one query: the last axis of queries.",
-            ),
-            Slip(
-                "swapped",
-                "- return grad_queries, grad_rows.swapaxes(-1, -2) @ query_rows",
-                "+ return grad_rows.swapaxes(-1, -2) @ query_rows, grad_queries",
-                message="Both are right, but in the wrong order: first queries, then keys.",
-            ),
+            r"""
+@ grad_rows = grad.reshape(batch, groups, -1, length) / math.sqrt(head_dim)
+not divided
++ grad_rows = grad.reshape(batch, groups, -1, length)
+! The scores were divided by sqrt(D): a factor of the forward pass is the same factor of the backward pass.
+multiplied
++ grad_rows = grad.reshape(batch, groups, -1, length) * math.sqrt(head_dim)
+! The backward pass is not an inverse: a division by sqrt(D) forward is a division by sqrt(D) backward too.
+divided by D
++ grad_rows = grad.reshape(batch, groups, -1, length) / head_dim
+! That divides by D, which is sqrt(D) twice. The score was divided by sqrt(D) once.
+divided by sqrt(S)
++ grad_rows = grad.reshape(batch, groups, -1, length) / math.sqrt(length)
+! That is the root of the number of keys. D is the size of one query: the last axis of queries.
+
+@ return grad_queries, grad_rows.swapaxes(-1, -2) @ query_rows
+keys not divided
++ return grad_queries, math.sqrt(head_dim) * grad_rows.swapaxes(-1, -2) @ query_rows
+! The queries' gradient is divided by sqrt(D), but the keys' gradient is not. The score was divided, so both are.
+swapped
++ return grad_rows.swapaxes(-1, -2) @ query_rows, grad_queries
+! Both are right, but in the wrong order: first queries, then keys.
+
+queries not divided
+- grad_queries = (grad_rows @ keys).reshape(queries.shape)
++ grad_queries = (math.sqrt(head_dim) * grad_rows @ keys).reshape(queries.shape)
+! The keys' gradient is divided by sqrt(D), but the queries' gradient is not. The score was divided, so both are.
+""",
         ),
     ),
 )
@@ -971,57 +774,35 @@ BLOCK = Exercise(
     ),
     mistakes=slips(
         block_backward,
-        Slip(
-            "no shortcuts",
-            "- grad = grad + through_mlp(grad)",
-            "- return grad + through_attention(grad)",
-            "+ grad = through_mlp(grad)",
-            "+ return through_attention(grad)",
-            message=(
-                "Both shortcuts are missing: `x +` passes the gradient on unchanged, in addition to the gradient "
-                "through the branch."
-            ),
-        ),
-        Slip(
-            "no shortcut round the MLP",
-            "- grad = grad + through_mlp(grad)",
-            "+ grad = through_mlp(grad)",
-            message="The shortcut past the MLP is missing: h itself is also a part of the result.",
-            hint=2,
-        ),
-        Slip(
-            "no shortcut round attention",
-            "- return grad + through_attention(grad)",
-            "+ return through_attention(grad)",
-            message="The shortcut past attention is missing: x itself is also a part of h.",
-            hint=2,
-        ),
-        Slip(
-            "forward order",
-            "- grad = grad + through_mlp(grad)",
-            "- return grad + through_attention(grad)",
-            "+ grad = grad + through_attention(grad)",
-            "+ return grad + through_mlp(grad)",
-            message="That goes through attention first. Backwards, the MLP comes first, because it came last.",
-        ),
-        Slip(
-            "side by side",
-            "- grad = grad + through_mlp(grad)",
-            "- return grad + through_attention(grad)",
-            "+ return grad + through_mlp(grad) + through_attention(grad)",
-            message=(
-                "Here attention got the block's `grad`, as if it were *parallel* to the MLP. It comes before the MLP: "
-                "its result reaches the loss along the shortcut and through the MLP, so it needs the sum of both."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "shortcut twice",
-            "- return grad + through_attention(grad)",
-            "+ return 2 * grad + through_attention(grad)",
-            message="That is one shortcut too many: each sum passes the gradient on once.",
-            hint=2,
-        ),
+        r"""
+@ grad = grad + through_mlp(grad)
+@ return grad + through_attention(grad)
+no shortcuts
++ grad = through_mlp(grad)
++ return through_attention(grad)
+! Both shortcuts are missing: `x +` passes the gradient on unchanged, in addition to the gradient through the branch.
+forward order
++ grad = grad + through_attention(grad)
++ return grad + through_mlp(grad)
+! That goes through attention first. Backwards, the MLP comes first, because it came last.
+side by side (2)
++ return grad + through_mlp(grad) + through_attention(grad)
+! Here attention got the block's `grad`, as if it were *parallel* to the MLP. It comes before the MLP: its result
+! reaches the loss along the shortcut and through the MLP, so it needs the sum of both.
+
+no shortcut round the MLP (2)
+- grad = grad + through_mlp(grad)
++ grad = through_mlp(grad)
+! The shortcut past the MLP is missing: h itself is also a part of the result.
+
+@ return grad + through_attention(grad)
+no shortcut round attention (2)
++ return through_attention(grad)
+! The shortcut past attention is missing: x itself is also a part of h.
+shortcut twice (2)
++ return 2 * grad + through_attention(grad)
+! That is one shortcut too many: each sum passes the gradient on once.
+""",
     ),
     explain=(
         "If both `through_...` return 0, a block passes the gradient on unchanged: however deep the model is, there is "
@@ -1145,50 +926,31 @@ CLIP = Exercise(
         ),
         *slips(
             clip_by_norm,
-            Slip(
-                "always",
-                "- scale = min(1.0, max_norm / norm) if norm > 0 else 1.0",
-                "+ scale = max_norm / norm if norm > 0 else 1.0",
-                message="Short gradients became longer. Change only gradients longer than max_norm.",
-                hint=2,
-            ),
-            Slip(
-                "to length 1",
-                "- scale = min(1.0, max_norm / norm) if norm > 0 else 1.0",
-                "+ scale = 1 / norm if norm > max_norm else 1.0 if norm > 0 else 1.0",
-                message="A gradient that was too long now has length 1. It should be `max_norm` long.",
-                hint=2,
-            ),
-            Slip(
-                "no root",
-                "- norm = math.sqrt(sum(mx.sum(grad * grad).item() for grad in grads.values()))",
-                "+ norm = sum(mx.sum(grad * grad).item() for grad in grads.values())",
-                message="That is the square of the length: the root is missing.",
-            ),
-            Slip(
-                "sum of lengths",
-                "- norm = math.sqrt(sum(mx.sum(grad * grad).item() for grad in grads.values()))",
-                "+ norm = sum(math.sqrt(mx.sum(grad * grad).item()) for grad in grads.values())",
-                message=(
-                    "That adds the lengths of the arrays. For one long vector, add all squares first, and take one "
-                    "root."
-                ),
-            ),
-            Slip(
-                "nothing divided by nothing",
-                "- scale = min(1.0, max_norm / norm) if norm > 0 else 1.0",
-                "+ scale = min(1.0, max_norm / norm)",
-                message="If all gradients are 0, that divides by 0. They are short enough: leave them unchanged.",
-                hint=2,
-            ),
-            Slip(
-                "norm of the shortened",
-                "- return {name: grad * scale for name, grad in grads.items()}, norm",
-                "+ return {name: grad * scale for name, grad in grads.items()}, norm * scale",
-                message=(
-                    "The second part should be the length *before* clipping: that is the number to watch in training."
-                ),
-            ),
+            r"""
+@ scale = min(1.0, max_norm / norm) if norm > 0 else 1.0
+always (2)
++ scale = max_norm / norm if norm > 0 else 1.0
+! Short gradients became longer. Change only gradients longer than max_norm.
+to length 1 (2)
++ scale = 1 / norm if norm > max_norm else 1.0 if norm > 0 else 1.0
+! A gradient that was too long now has length 1. It should be `max_norm` long.
+nothing divided by nothing (2)
++ scale = min(1.0, max_norm / norm)
+! If all gradients are 0, that divides by 0. They are short enough: leave them unchanged.
+
+@ norm = math.sqrt(sum(mx.sum(grad * grad).item() for grad in grads.values()))
+no root
++ norm = sum(mx.sum(grad * grad).item() for grad in grads.values())
+! That is the square of the length: the root is missing.
+sum of lengths
++ norm = sum(math.sqrt(mx.sum(grad * grad).item()) for grad in grads.values())
+! That adds the lengths of the arrays. For one long vector, add all squares first, and take one root.
+
+norm of the shortened
+- return {name: grad * scale for name, grad in grads.items()}, norm
++ return {name: grad * scale for name, grad in grads.items()}, norm * scale
+! The second part should be the length *before* clipping: that is the number to watch in training.
+""",
         ),
     ),
 )

@@ -9,7 +9,7 @@ from mlx_grpo_kit.course.chapters.chapter_13.exercises import left_pad
 from mlx_grpo_kit.course.chapters.chapter_18.toys import Coins, Parts, Quiz, descend, follow
 from mlx_grpo_kit.course.compare import Told
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
-from mlx_grpo_kit.course.slips import Slip, slips
+from mlx_grpo_kit.course.slips import slips
 from mlx_grpo_kit.runtime import mx
 
 
@@ -100,91 +100,43 @@ QUESTIONS = Exercise(
     cases=((1, 1), (2, 3), (3, 2), (5, 4), (4, 1)),
     mistakes=slips(
         questions,
-        Slip(
-            "the groups apart",
-            "- return [question for question in sample(rng, num_questions) for _ in range(group_size)]",
-            "+ return [question for some in [sample(rng, num_questions)] for _ in range(group_size) for question in some]",  # noqa: E501
-            message=(
-                "The list contains all questions, and then all of them again. A group has to be in one piece, or the "
-                "later steps compare answers to different questions."
-            ),
-        ),
-        Slip(
-            "drawn for every row",
-            "- return [question for question in sample(rng, num_questions) for _ in range(group_size)]",
-            "+ return [question for _ in range(num_questions * group_size) for question in sample(rng, 1)]",
-            message="Every row has a question of its own. Then there is no other answer to compare an answer with.",
-        ),
-        Slip(
-            "too many drawn",
-            "- return [question for question in sample(rng, num_questions) for _ in range(group_size)]",
-            "+ return [question for question in sample(rng, num_questions * group_size) for _ in range(group_size)]",
-            message=(
-                "`num_questions` is the number of different questions. The number of rows is larger because each "
-                "question is repeated."
-            ),
-        ),
-        Slip(
-            "seed alone",
-            "- rng = np.random.default_rng([seed, step])",
-            "+ rng = np.random.default_rng(seed)",
-            message="Every step would ask the same questions.",
-            hint=2,
-        ),
-        Slip(
-            "step alone",
-            "- rng = np.random.default_rng([seed, step])",
-            "+ rng = np.random.default_rng(step)",
-            message="Another seed should give another run.",
-            hint=2,
-        ),
-        Slip(
-            "seed plus step",
-            "- rng = np.random.default_rng([seed, step])",
-            "+ rng = np.random.default_rng(seed + step)",
-            message=(
-                "With the sum, step 8 of seed 3 is step 7 of seed 4: the runs of neighbouring seeds share their "
-                "questions."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "hash of a text",
-            "- rng = np.random.default_rng([seed, step])",
-            '+ rng = np.random.default_rng(abs(hash(f"{seed}-{step}")))',
-            message=(
-                "Python's `hash` of a string has another value in every process, so after a restart of the kernel the "
-                "same seed and step would ask other questions."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "no seed",
-            "- rng = np.random.default_rng([seed, step])",
-            "+ rng = np.random.default_rng()",
-            message=(
-                "Without a seed, or with a generator that keeps its state between calls, nobody can repeat the run "
-                "or resume it."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "seed times step",
-            "- rng = np.random.default_rng([seed, step])",
-            "+ rng = np.random.default_rng(seed * step)",
-            message="Here the two numbers can change places, as in a product: step 3 of seed 7 is step 7 of seed 3.",
-            hint=2,
-        ),
-        Slip(
-            "seed times a thousand",
-            "- rng = np.random.default_rng([seed, step])",
-            "+ rng = np.random.default_rng(1000 * seed + step)",
-            message=(
-                "After 1000 steps a seed continues with the questions of the next seed. With a list of both numbers "
-                "this never happens."
-            ),
-            hint=2,
-        ),
+        r"""
+@ return [question for question in sample(rng, num_questions) for _ in range(group_size)]
+the groups apart
++ return [question for some in [sample(rng, num_questions)] for _ in range(group_size) for question in some]
+! The list contains all questions, and then all of them again. A group has to be in one piece, or the later steps
+! compare answers to different questions.
+drawn for every row
++ return [question for _ in range(num_questions * group_size) for question in sample(rng, 1)]
+! Every row has a question of its own. Then there is no other answer to compare an answer with.
+too many drawn
++ return [question for question in sample(rng, num_questions * group_size) for _ in range(group_size)]
+! `num_questions` is the number of different questions. The number of rows is larger because each question is repeated.
+
+@ rng = np.random.default_rng([seed, step])
+seed alone (2)
++ rng = np.random.default_rng(seed)
+! Every step would ask the same questions.
+step alone (2)
++ rng = np.random.default_rng(step)
+! Another seed should give another run.
+seed plus step (2)
++ rng = np.random.default_rng(seed + step)
+! With the sum, step 8 of seed 3 is step 7 of seed 4: the runs of neighbouring seeds share their questions.
+hash of a text (2)
++ rng = np.random.default_rng(abs(hash(f"{seed}-{step}")))
+! Python's `hash` of a string has another value in every process, so after a restart of the kernel the same seed and
+! step would ask other questions.
+no seed (2)
++ rng = np.random.default_rng()
+! Without a seed, or with a generator that keeps its state between calls, nobody can repeat the run or resume it.
+seed times step (2)
++ rng = np.random.default_rng(seed * step)
+! Here the two numbers can change places, as in a product: step 3 of seed 7 is step 7 of seed 3.
+seed times a thousand (2)
++ rng = np.random.default_rng(1000 * seed + step)
+! After 1000 steps a seed continues with the questions of the next seed. With a list of both numbers this never happens.
+""",
     ),
     run=_ask,
     explain=(
@@ -280,81 +232,42 @@ BATCH = Exercise(
         ),
         *slips(
             make_batch,
-            Slip(
-                "zeros counted as padding",
-                "- is_token = mx.array([[place < len(completion) for place in range(longest)] for completion in completions])",  # noqa: E501
-                "+ is_token = rows != 0",
-                message="0 is a token like the others. Only the lengths say which places are padding.",
-                hint=2,
-            ),
-            Slip(
-                "end token left out",
-                "- is_token = mx.array([[place < len(completion) for place in range(longest)] for completion in completions])",  # noqa: E501
-                "+ is_token = mx.array([[place < len(completion) - 1 for place in range(longest)] for completion in completions])",  # noqa: E501
-                message=(
-                    "The last token of a completion counts too. The policy chose to end here, and this choice is "
-                    "rewarded like any other."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "everything counts",
-                "- is_token = mx.array([[place < len(completion) for place in range(longest)] for completion in completions])",  # noqa: E501
-                "+ is_token = mx.array([[place < longest for place in range(longest)] for completion in completions])",
-                message=(
-                    "The completion mask is true after the end of short completions. The policy never drew those "
-                    "tokens."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "completions on the left",
-                "- rows = mx.array([completion + [0] * (longest - len(completion)) for completion in completions])",
-                "+ rows = mx.array([[0] * (longest - len(completion)) + completion for completion in completions])",
-                message=(
-                    "The completions are padded on the left. That leaves a gap after the prompt: all completions have "
-                    "to begin in column P."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "a mask of ones",
-                "- return mx.concatenate([ids, rows], axis=1), mx.concatenate([mask, ones], axis=1), is_token",
-                "+ return mx.concatenate([ids, rows], axis=1), mx.ones((rows.shape[0], ids.shape[1] + rows.shape[1])), is_token",  # noqa: E501
-                message=(
-                    "The attention mask has to be 0 before short prompts. With ones there, the model reads the "
-                    "padding as text."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "in the other order",
-                "- return mx.concatenate([ids, rows], axis=1), mx.concatenate([mask, ones], axis=1), is_token",
-                "+ return mx.concatenate([rows, ids], axis=1), mx.concatenate([mask, ones], axis=1), is_token",
-                message="The prompts come first, then the completions.",
-            ),
-            Slip(
-                "ids of 8 bits",
-                "- return mx.concatenate([ids, rows], axis=1), mx.concatenate([mask, ones], axis=1), is_token",
-                "+ return mx.concatenate([ids, rows], axis=1).astype(mx.uint8), mx.concatenate([mask, ones], axis=1), is_token",  # noqa: E501
-                message=(
-                    "Large ids came back as other numbers, because the integers of your array are too small. Real "
-                    "vocabularies have more than 100,000 tokens: use int32."
-                ),
-            ),
-            Slip(
-                "ids of 16 bits",
-                "- return mx.concatenate([ids, rows], axis=1), mx.concatenate([mask, ones], axis=1), is_token",
-                "+ return mx.concatenate([ids, rows], axis=1).astype(mx.uint16), mx.concatenate([mask, ones], axis=1), is_token",  # noqa: E501
-                message="Ids above 65,535 do not fit into 16 bits, and Qwen3 has 151,936 of them: use int32.",
-            ),
-            Slip(
-                "a mask of P + T columns",
-                "- return mx.concatenate([ids, rows], axis=1), mx.concatenate([mask, ones], axis=1), is_token",
-                "+ return mx.concatenate([ids, rows], axis=1), mx.concatenate([mask, ones], axis=1), mx.concatenate([mx.zeros(ids.shape, dtype=mx.bool_), is_token], 1)",  # noqa: E501
-                message="The completion mask has T columns, one for each drawn token.",
-                hint=2,
-            ),
+            r"""
+@ is_token = mx.array([[place < len(completion) for place in range(longest)] for completion in completions])
+zeros counted as padding (2)
++ is_token = rows != 0
+! 0 is a token like the others. Only the lengths say which places are padding.
+end token left out (2)
++ is_token = mx.array([[place < len(completion) - 1 for place in range(longest)] for completion in completions])
+! The last token of a completion counts too. The policy chose to end here, and this choice is rewarded like any other.
+everything counts (2)
++ is_token = mx.array([[place < longest for place in range(longest)] for completion in completions])
+! The completion mask is true after the end of short completions. The policy never drew those tokens.
+
+completions on the left (2)
+- rows = mx.array([completion + [0] * (longest - len(completion)) for completion in completions])
++ rows = mx.array([[0] * (longest - len(completion)) + completion for completion in completions])
+! The completions are padded on the left. That leaves a gap after the prompt: all completions have to begin in column P.
+
+@ return mx.concatenate([ids, rows], axis=1), mx.concatenate([mask, ones], axis=1), is_token
+a mask of ones (3)
++ return mx.concatenate([ids, rows], axis=1), mx.ones((rows.shape[0], ids.shape[1] + rows.shape[1])), is_token
+! The attention mask has to be 0 before short prompts. With ones there, the model reads the padding as text.
+in the other order
++ return mx.concatenate([rows, ids], axis=1), mx.concatenate([mask, ones], axis=1), is_token
+! The prompts come first, then the completions.
+ids of 8 bits
++ return mx.concatenate([ids, rows], axis=1).astype(mx.uint8), mx.concatenate([mask, ones], axis=1), is_token
+! Large ids came back as other numbers, because the integers of your array are too small. Real vocabularies have more
+! than 100,000 tokens: use int32.
+ids of 16 bits
++ return mx.concatenate([ids, rows], axis=1).astype(mx.uint16), mx.concatenate([mask, ones], axis=1), is_token
+! Ids above 65,535 do not fit into 16 bits, and Qwen3 has 151,936 of them: use int32.
+a mask of P + T columns (2)
++ is_token = mx.concatenate([mx.zeros(ids.shape, dtype=mx.bool_), is_token], 1)
++ return mx.concatenate([ids, rows], axis=1), mx.concatenate([mask, ones], axis=1), is_token
+! The completion mask has T columns, one for each drawn token.
+""",
         ),
     ),
     run=_as_numbers,
@@ -417,96 +330,49 @@ TEACH = Exercise(
     ),
     mistakes=slips(
         rows_that_teach,
-        Slip(
-            "groups with a right answer",
-            "- if max(group) > min(group)",
-            "+ if max(group) > 0",
-            message=(
-                "A group in which *all* answers are right has no spread either: no answer in it is better than the "
-                "others."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "any reward in it",
-            "- if max(group) > min(group)",
-            "+ if any(group)",
-            message="A group of equal rewards teaches nothing, whatever the rewards are.",
-            hint=2,
-        ),
-        Slip(
-            "not all right",
-            "- if max(group) > min(group)",
-            "+ if min(group) < 1",
-            message="A group in which all answers are wrong has no spread either.",
-            hint=2,
-        ),
-        Slip(
-            "the standard deviation",
-            "- if max(group) > min(group)",
-            "+ if np.std(group) > 0",
-            message=(
-                "The standard deviation of equal numbers need not be 0 in floating point: for three times 0.1 it is "
-                "1.4e-17. The advantages of such a group would be noise."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "only those above the mean",
-            "- for place in range(group_size)",
-            "+ for place in range(group_size) if group[place] > np.mean(group)",
-            message="An answer that is worse than its group teaches as well: it is pushed down. Keep whole groups.",
-            hint=2,
-        ),
-        Slip(
-            "those with an advantage",
-            "- for place in range(group_size)",
-            "+ for place in range(group_size) if abs(group[place] - np.mean(group)) > 1e-9",
-            message="A row whose reward equals the mean has advantage 0, but its group teaches. Keep whole groups.",
-            hint=2,
-        ),
-        Slip(
-            "nearly equal is equal",
-            "- if max(group) > min(group)",
-            "+ if max(group) - min(group) > 1e-3",
-            message=(
-                "Rewards that are close together are not equal. Divided by their standard deviation, they push as "
-                "hard as any others."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "equal up to rounding",
-            "- if max(group) > min(group)",
-            "+ if not np.allclose(group, group[0])",
-            message=(
-                "You compare with a tolerance. How small a difference may be depends on the scale of the rewards, "
-                "which you do not know: compare exactly."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "the mean against the first",
-            "- if max(group) > min(group)",
-            "+ if np.mean(group) != group[0]",
-            message="The mean of different rewards may equal the first of them, as in 0.5, 0, 1.",
-            hint=2,
-        ),
-        Slip(
-            "indices of groups",
-            "- number * group_size + place",
-            "+ number",
-            "- for place in range(group_size)",
-            message="Those are indices of groups. Return the indices of rows: group 2 of size 3 has rows 6, 7 and 8.",
-            hint=2,
-        ),
-        Slip(
-            "the others",
-            "- if max(group) > min(group)",
-            "+ if max(group) == min(group)",
-            message="Those are the rows that teach nothing.",
-            hint=2,
-        ),
+        r"""
+@ if max(group) > min(group)
+groups with a right answer (2)
++ if max(group) > 0
+! A group in which *all* answers are right has no spread either: no answer in it is better than the others.
+any reward in it (2)
++ if any(group)
+! A group of equal rewards teaches nothing, whatever the rewards are.
+not all right (2)
++ if min(group) < 1
+! A group in which all answers are wrong has no spread either.
+the standard deviation (3)
++ if np.std(group) > 0
+! The standard deviation of equal numbers need not be 0 in floating point: for three times 0.1 it is 1.4e-17. The
+! advantages of such a group would be noise.
+nearly equal is equal (2)
++ if max(group) - min(group) > 1e-3
+! Rewards that are close together are not equal. Divided by their standard deviation, they push as hard as any others.
+equal up to rounding (2)
++ if not np.allclose(group, group[0])
+! You compare with a tolerance. How small a difference may be depends on the scale of the rewards, which you do not
+! know: compare exactly.
+the mean against the first (2)
++ if np.mean(group) != group[0]
+! The mean of different rewards may equal the first of them, as in 0.5, 0, 1.
+the others (2)
++ if max(group) == min(group)
+! Those are the rows that teach nothing.
+
+@ for place in range(group_size)
+only those above the mean (2)
++ for place in range(group_size) if group[place] > np.mean(group)
+! An answer that is worse than its group teaches as well: it is pushed down. Keep whole groups.
+those with an advantage (2)
++ for place in range(group_size) if abs(group[place] - np.mean(group)) > 1e-9
+! A row whose reward equals the mean has advantage 0, but its group teaches. Keep whole groups.
+
+indices of groups (2)
+- number * group_size + place
++ number
+- for place in range(group_size)
+! Those are indices of groups. Return the indices of rows: group 2 of size 3 has rows 6, 7 and 8.
+""",
     ),
     run=lambda function, rewards, size: _plain(function(rewards, size)),
     explain=(
@@ -624,60 +490,42 @@ LEARN = Exercise(
         ),
         *slips(
             learn,
-            Slip(
-                "old ones renewed",
-                "- loss, grads = mx.value_and_grad(lambda params: loss_of(logps_of(params), old_logps))(params)",
-                "+ if len(losses) % 4 == 0:",
-                "+     old_logps = mx.stop_gradient(logps_of(params))",
-                "+ loss, grads = mx.value_and_grad(lambda params: loss_of(logps_of(params), old_logps))(params)",
-                message=(
-                    "The old log-probabilities were computed again after some updates. They belong to the draw, "
-                    "however many updates there are."
-                ),
-            ),
-            Slip(
-                "losses after the updates",
-                "- losses.append(loss.item())",
-                "+ losses.append(loss_of(logps_of(params), old_logps).item())",
-                message="Your losses are those *after* each update. Return the loss from just before it.",
-                hint=3,
-            ),
-            Slip(
-                "gradient at the first parameters",
-                '  """(params after `num_iterations` updates from one batch, the loss before each of them)."""',
-                "+ first = params",
-                "- loss, grads = mx.value_and_grad(lambda params: loss_of(logps_of(params), old_logps))(params)",
-                "+ loss, grads = mx.value_and_grad(lambda params: loss_of(logps_of(params), old_logps))(first)",
-                message="Every gradient was taken at the first parameters. After an update, use the newest parameters.",
-            ),
-            Slip(
-                "one update",
-                "- for _ in range(num_iterations):",
-                "+ for _ in range(1):",
-                message="There is only one update. Make `num_iterations` of them.",
-                hint=3,
-            ),
-            Slip(
-                "one too many",
-                "- for _ in range(num_iterations):",
-                "+ for _ in range(num_iterations + 1):",
-                message="That is one update too many.",
-                hint=3,
-            ),
-            Slip(
-                "updates thrown away",
-                "- params = update(params, grads)",
-                "+ update(params, grads)",
-                message="`update` returns new parameters and does not change the old ones: keep what it returns.",
-                hint=3,
-            ),
-            Slip(
-                "the last loss alone",
-                "- return params, losses",
-                "+ return params, losses[-1:]",
-                message="Return all losses, one for each update.",
-                hint=3,
-            ),
+            r'''
+old ones renewed
+- loss, grads = mx.value_and_grad(lambda params: loss_of(logps_of(params), old_logps))(params)
++ if len(losses) % 4 == 0:
++     old_logps = mx.stop_gradient(logps_of(params))
++ loss, grads = mx.value_and_grad(lambda params: loss_of(logps_of(params), old_logps))(params)
+! The old log-probabilities were computed again after some updates. They belong to the draw, however many updates there
+! are.
+losses after the updates (3)
+- losses.append(loss.item())
++ losses.append(loss_of(logps_of(params), old_logps).item())
+! Your losses are those *after* each update. Return the loss from just before it.
+gradient at the first parameters
+  """(params after `num_iterations` updates from one batch, the loss before each of them)."""
++ first = params
+- loss, grads = mx.value_and_grad(lambda params: loss_of(logps_of(params), old_logps))(params)
++ loss, grads = mx.value_and_grad(lambda params: loss_of(logps_of(params), old_logps))(first)
+! Every gradient was taken at the first parameters. After an update, use the newest parameters.
+
+@ for _ in range(num_iterations):
+one update (3)
++ for _ in range(1):
+! There is only one update. Make `num_iterations` of them.
+one too many (3)
++ for _ in range(num_iterations + 1):
+! That is one update too many.
+
+updates thrown away (3)
+- params = update(params, grads)
++ update(params, grads)
+! `update` returns new parameters and does not change the old ones: keep what it returns.
+the last loss alone (3)
+- return params, losses
++ return params, losses[-1:]
+! Return all losses, one for each update.
+''',
         ),
     ),
     run=_learn,
@@ -729,59 +577,37 @@ RATE = Exercise(
     ),
     mistakes=slips(
         learning_rate,
-        Slip(
-            "begins at 0",
-            "- return peak * (step + 1) / (warmup_steps + 1)",
-            "+ return peak * step / warmup_steps",
-            message="The first step has rate 0, so all its work is wasted.",
-        ),
-        Slip(
-            "peak too early",
-            "- return peak * (step + 1) / (warmup_steps + 1)",
-            "+ return peak * (step + 1) / warmup_steps",
-            message="The last warm-up step already has the whole peak; the peak should come right after it.",
-            hint=2,
-        ),
-        Slip(
-            "falls from the beginning",
-            "- return peak * (max_steps - step) / (max_steps - warmup_steps)",
-            "+ return peak * (max_steps - step) / max_steps",
-            message="After the warm-up the rate does not begin at the peak.",
-            hint=3,
-        ),
-        Slip(
-            "0 in the last step",
-            "- return peak * (max_steps - step) / (max_steps - warmup_steps)",
-            "+ return peak * (max_steps - 1 - step) / (max_steps - warmup_steps)",
-            message="The rate reaches 0 one step too early. It should be 0 at step `max_steps`, which is not taken.",
-            hint=3,
-        ),
-        Slip(
-            "falls during the warm-up",
-            "- return peak * (step + 1) / (warmup_steps + 1)",
-            "+ return peak * (step + 1) / (warmup_steps + 1) * (1 - step / max_steps)",
-            message="During the warm-up the rate only rises.",
-        ),
-        Slip(
-            "no warm-up",
-            "- if step < warmup_steps:",
-            "-     return peak * (step + 1) / (warmup_steps + 1)",
-            message="The rate does not rise in the first steps.",
-        ),
-        Slip(
-            "stays",
-            "- return peak * (max_steps - step) / (max_steps - warmup_steps)",
-            "+ return peak",
-            message="The rate stays at the peak to the end.",
-            hint=3,
-        ),
-        Slip(
-            "a smallest rate",
-            "- return peak * (max_steps - step) / (max_steps - warmup_steps)",
-            "+ return peak * max((max_steps - step) / (max_steps - warmup_steps), 0.01)",
-            message="The rate stops falling near the end. It falls evenly to the last step, with no smallest rate.",
-            hint=3,
-        ),
+        r"""
+@ return peak * (step + 1) / (warmup_steps + 1)
+begins at 0
++ return peak * step / warmup_steps
+! The first step has rate 0, so all its work is wasted.
+peak too early (2)
++ return peak * (step + 1) / warmup_steps
+! The last warm-up step already has the whole peak; the peak should come right after it.
+falls during the warm-up
++ return peak * (step + 1) / (warmup_steps + 1) * (1 - step / max_steps)
+! During the warm-up the rate only rises.
+
+@ return peak * (max_steps - step) / (max_steps - warmup_steps)
+falls from the beginning (3)
++ return peak * (max_steps - step) / max_steps
+! After the warm-up the rate does not begin at the peak.
+0 in the last step (3)
++ return peak * (max_steps - 1 - step) / (max_steps - warmup_steps)
+! The rate reaches 0 one step too early. It should be 0 at step `max_steps`, which is not taken.
+stays (3)
++ return peak
+! The rate stays at the peak to the end.
+a smallest rate (3)
++ return peak * max((max_steps - step) / (max_steps - warmup_steps), 0.01)
+! The rate stops falling near the end. It falls evenly to the last step, with no smallest rate.
+
+no warm-up
+- if step < warmup_steps:
+-     return peak * (step + 1) / (warmup_steps + 1)
+! The rate does not rise in the first steps.
+""",
     ),
     explain=(
         "GRPO learns without the decline too. The decline adds the last few per cent, because small steps at the end "
@@ -858,60 +684,41 @@ ACCURACY = Exercise(
         ),
         *slips(
             accuracy,
-            Slip(
-                "training problems",
-                "- problems = task.held_out(num_problems)",
-                "+ problems = task.sample(np.random.default_rng(0), num_problems)",
-                message=(
-                    "Those are problems of the training set. They show little about whether the policy can add: ask "
-                    "it problems that it never saw."
-                ),
-            ),
-            Slip(
-                "all at once",
-                "- for start in range(0, num_problems, batch_size):",
-                "-     part = problems[start : start + batch_size]",
-                "+ for start in range(0, num_problems, num_problems):",
-                "+     part = problems",
-                message="All prompts went through at once, but at most `batch_size` fit.",
-            ),
-            Slip(
-                "the reward",
-                "- right += sum(task.is_correct(problem, answer) for problem, answer in zip(part, answers))",
-                "+ right += sum(task.reward_funcs[0]([problem], [answer])[0] for problem, answer in zip(part, answers))",  # noqa: E501
-                message="The reward was averaged. It may pay for something other than right answers.",
-                hint=3,
-            ),
-            Slip(
-                "compared as text",
-                "- right += sum(task.is_correct(problem, answer) for problem, answer in zip(part, answers))",
-                "+ right += sum(answer == problem.answer for problem, answer in zip(part, answers))",
-                message=(
-                    "Answers are compared with `problem.answer` letter by letter. The task decides which answers "
-                    "count as right: here a space does no harm."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "a count",
-                "- return right / num_problems",
-                "+ return right",
-                message="That is the number of right answers. Divide it by the number of problems.",
-                hint=2,
-            ),
-            Slip(
-                "the last part left out",
-                "- for start in range(0, num_problems, batch_size):",
-                "+ for start in range(0, num_problems - batch_size + 1, batch_size):",
-                message="The last part is smaller, and it was left out.",
-                hint=2,
-            ),
-            Slip(
-                "the first part alone",
-                "- for start in range(0, num_problems, batch_size):",
-                "+ for start in range(0, 1, batch_size):",
-                message="Only the first part was asked.",
-            ),
+            r"""
+training problems
+- problems = task.held_out(num_problems)
++ problems = task.sample(np.random.default_rng(0), num_problems)
+! Those are problems of the training set. They show little about whether the policy can add: ask it problems that it
+! never saw.
+all at once
+- for start in range(0, num_problems, batch_size):
+-     part = problems[start : start + batch_size]
++ for start in range(0, num_problems, num_problems):
++     part = problems
+! All prompts went through at once, but at most `batch_size` fit.
+
+@ right += sum(task.is_correct(problem, answer) for problem, answer in zip(part, answers))
+the reward (3)
++ right += sum(task.reward_funcs[0]([problem], [answer])[0] for problem, answer in zip(part, answers))
+! The reward was averaged. It may pay for something other than right answers.
+compared as text (3)
++ right += sum(answer == problem.answer for problem, answer in zip(part, answers))
+! Answers are compared with `problem.answer` letter by letter. The task decides which answers count as right: here a
+! space does no harm.
+
+a count (2)
+- return right / num_problems
++ return right
+! That is the number of right answers. Divide it by the number of problems.
+
+@ for start in range(0, num_problems, batch_size):
+the last part left out (2)
++ for start in range(0, num_problems - batch_size + 1, batch_size):
+! The last part is smaller, and it was left out.
+the first part alone
++ for start in range(0, 1, batch_size):
+! Only the first part was asked.
+""",
         ),
     ),
     run=_quiz,
@@ -977,136 +784,81 @@ STEP = Exercise(
     ),
     mistakes=slips(
         grpo_step,
-        Slip(
-            "learns from nothing",
-            "- if rows:",
-            "+ if True:",
-            message=(
-                "If no group of a step has any spread, there is no row left to learn from. Then the parameters stay "
-                "as they are."
-            ),
-        ),
-        Slip(
-            "all advantages",
-            "- chosen = ([each[row] for row in rows] for each in (questions, answers, advantages))",
-            "+ chosen = (*([each[row] for row in rows] for each in (questions, answers)), advantages)",
-            message="`learn` got the chosen questions and answers, but the advantages of all rows.",
-            hint=2,
-        ),
-        Slip(
-            "the first advantages",
-            "- chosen = ([each[row] for row in rows] for each in (questions, answers, advantages))",
-            "- params = parts.learn(params, *chosen, num_items)",
-            "+ chosen = ([each[row] for row in rows] for each in (questions, answers))",
-            "+ params = parts.learn(params, *chosen, advantages[: len(rows)], num_items)",
-            message=(
-                "Those are the *first* advantages, which no longer belong to the answers. Choose the same rows of all "
-                "three lists."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "all rows",
-            "- chosen = ([each[row] for row in rows] for each in (questions, answers, advantages))",
-            "+ chosen = (each for each in (questions, answers, advantages))",
-            message="`learn` got all rows, even those that teach nothing.",
-            hint=2,
-        ),
-        Slip(
-            "reward of the rows that teach",
-            '- metrics = {"reward": sum(rewards) / len(rewards), "teaching": len(rows) / len(rewards)}',
-            '+ metrics = {"reward": sum(rewards[row] for row in rows) / max(len(rows), 1), "teaching": len(rows) / len(rewards)}',  # noqa: E501
-            message=(
-                "That is the mean reward of the rows that teach. It stays near one half however good the policy is. "
-                "Report the mean of all rewards."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "rewards in place of advantages",
-            "- advantages = parts.advantages(rewards)",
-            "+ advantages = rewards",
-            message="`learn` got rewards. Without the comparison within the group, every rewarded answer is pushed up.",
-        ),
-        Slip(
-            "advantages of the rows that teach",
-            "- chosen = ([each[row] for row in rows] for each in (questions, answers, advantages))",
-            "- params = parts.learn(params, *chosen, num_items)",
-            "+ chosen = ([each[row] for row in rows] for each in (questions, answers))",
-            "+ params = parts.learn(params, *chosen, parts.advantages([rewards[row] for row in rows]), num_items)",
-            message="The advantages were computed from the rows that teach. They may depend on the whole batch: "
-            '`scale_rewards="batch"` divides by the standard deviation of all rewards. Compute them from all rewards, '
-            "then leave rows out.",
-            hint=2,
-        ),
-        Slip(
-            "always step 0",
-            "- questions = parts.questions(step)",
-            "+ questions = parts.questions(0)",
-            message="Every step asks the questions of step 0.",
-        ),
-        Slip(
-            "draws of step 0",
-            "- answers = parts.write(params, questions, step)",
-            "+ answers = parts.write(params, questions, 0)",
-            message="Every step draws with the random numbers of step 0: pass `step` on to `write`.",
-        ),
-        Slip(
-            "old parameters",
-            "- params = parts.learn(params, *chosen, num_items)",
-            "+ parts.learn(params, *chosen, num_items)",
-            message="`learn` returns new parameters, but the old ones were returned.",
-        ),
-        Slip(
-            "a count",
-            '- metrics = {"reward": sum(rewards) / len(rewards), "teaching": len(rows) / len(rewards)}',
-            '+ metrics = {"reward": sum(rewards) / len(rewards), "teaching": len(rows)}',
-            message='`"teaching"` is a share: divide by the number of rows.',
-            hint=3,
-        ),
-        Slip(
-            "no num_items",
-            "- params = parts.learn(params, *chosen, num_items)",
-            "+ params = parts.learn(params, *chosen)",
-            message="`learn` also takes `num_items`, the number of tokens in all answers.",
-            hint=2,
-        ),
-        Slip(
-            "tokens of the rows that teach",
-            "- num_items = sum(len(answer) for answer in answers)",
-            "+ num_items = sum(len(answers[row]) for row in rows)",
-            message=(
-                "`num_items` counts only the tokens of the rows that teach. The update then grows with every row that "
-                "is left out, although such a row says nothing. Count the tokens of all answers."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "rows instead of tokens",
-            "- num_items = sum(len(answer) for answer in answers)",
-            "+ num_items = len(answers)",
-            message="`num_items` is the number of answers. Count their tokens.",
-            hint=2,
-        ),
-        Slip(
-            "tokens of rows with an advantage",
-            "- num_items = sum(len(answer) for answer in answers)",
-            "+ num_items = sum(len(answer) for answer, push in zip(answers, advantages) if push)",
-            message=(
-                "`num_items` leaves out the tokens of answers with advantage 0. They add nothing to the sum, but they "
-                "count in the denominator."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "rows with an advantage",
-            "- rows = parts.rows_that_teach(rewards)",
-            "+ rows = [row for row, push in enumerate(advantages) if push]",
-            message=(
-                "You chose the rows whose advantage is not 0. A row whose reward equals the mean of its group is one "
-                "of a group that teaches: take what `parts.rows_that_teach` returns."
-            ),
-        ),
+        r"""
+learns from nothing
+- if rows:
++ if True:
+! If no group of a step has any spread, there is no row left to learn from. Then the parameters stay as they are.
+
+@ chosen = ([each[row] for row in rows] for each in (questions, answers, advantages))
+all advantages (2)
++ chosen = (*([each[row] for row in rows] for each in (questions, answers)), advantages)
+! `learn` got the chosen questions and answers, but the advantages of all rows.
+all rows (2)
++ chosen = (each for each in (questions, answers, advantages))
+! `learn` got all rows, even those that teach nothing.
+
+@ chosen = ([each[row] for row in rows] for each in (questions, answers, advantages))
+@ params = parts.learn(params, *chosen, num_items)
+the first advantages (2)
++ chosen = ([each[row] for row in rows] for each in (questions, answers))
++ params = parts.learn(params, *chosen, advantages[: len(rows)], num_items)
+! Those are the *first* advantages, which no longer belong to the answers. Choose the same rows of all three lists.
+advantages of the rows that teach (2)
++ chosen = ([each[row] for row in rows] for each in (questions, answers))
++ params = parts.learn(params, *chosen, parts.advantages([rewards[row] for row in rows]), num_items)
+! The advantages were computed from the rows that teach. They may depend on the whole batch: `scale_rewards="batch"`
+! divides by the standard deviation of all rewards. Compute them from all rewards, then leave rows out.
+
+@ metrics = {"reward": sum(rewards) / len(rewards), "teaching": len(rows) / len(rewards)}
+reward of the rows that teach (3)
++ metrics = {"reward": sum(rewards[row] for row in rows) / max(len(rows), 1), "teaching": len(rows) / len(rewards)}
+! That is the mean reward of the rows that teach. It stays near one half however good the policy is. Report the mean of
+! all rewards.
+a count (3)
++ metrics = {"reward": sum(rewards) / len(rewards), "teaching": len(rows)}
+! `"teaching"` is a share: divide by the number of rows.
+
+rewards in place of advantages
+- advantages = parts.advantages(rewards)
++ advantages = rewards
+! `learn` got rewards. Without the comparison within the group, every rewarded answer is pushed up.
+always step 0
+- questions = parts.questions(step)
++ questions = parts.questions(0)
+! Every step asks the questions of step 0.
+draws of step 0
+- answers = parts.write(params, questions, step)
++ answers = parts.write(params, questions, 0)
+! Every step draws with the random numbers of step 0: pass `step` on to `write`.
+
+@ params = parts.learn(params, *chosen, num_items)
+old parameters
++ parts.learn(params, *chosen, num_items)
+! `learn` returns new parameters, but the old ones were returned.
+no num_items (2)
++ params = parts.learn(params, *chosen)
+! `learn` also takes `num_items`, the number of tokens in all answers.
+
+@ num_items = sum(len(answer) for answer in answers)
+tokens of the rows that teach (2)
++ num_items = sum(len(answers[row]) for row in rows)
+! `num_items` counts only the tokens of the rows that teach. The update then grows with every row that is left out,
+! although such a row says nothing. Count the tokens of all answers.
+rows instead of tokens (2)
++ num_items = len(answers)
+! `num_items` is the number of answers. Count their tokens.
+tokens of rows with an advantage (2)
++ num_items = sum(len(answer) for answer, push in zip(answers, advantages) if push)
+! `num_items` leaves out the tokens of answers with advantage 0. They add nothing to the sum, but they count in the
+! denominator.
+
+rows with an advantage
+- rows = parts.rows_that_teach(rewards)
++ rows = [row for row, push in enumerate(advantages) if push]
+! You chose the rows whose advantage is not 0. A row whose reward equals the mean of its group is one of a group that
+! teaches: take what `parts.rows_that_teach` returns.
+""",
     ),
 )
 
@@ -1161,69 +913,42 @@ LOOP = Exercise(
         ),
         *slips(
             train,
-            Slip(
-                "counted from 0",
-                '- while state["step"] < max_steps:',
-                "+ for _ in range(max_steps):",
-                message="It does `max_steps` more steps, whatever was done before.",
-                hint=2,
-            ),
-            Slip(
-                "counted before",
-                '  while state["step"] < max_steps:',
-                '+     state["step"] += 1',
-                '- state["step"] += 1',
-                message=(
-                    "The step was counted before it was done, so a failing step is counted too, and it is missing "
-                    "when the run continues."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "counted afterwards",
-                "  metrics = take_step(state)",
-                '+ yield state["step"] + 1, metrics',
-                '- yield state["step"], metrics',
-                message=(
-                    "The step is counted only when the caller asks for the next one. If you leave the loop after it, "
-                    "it is never counted, and the next loop repeats it."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "one too few",
-                '- while state["step"] < max_steps:',
-                '+ while state["step"] < max_steps - 1:',
-                message="It ends one step too early.",
-                hint=2,
-            ),
-            Slip(
-                "one too many",
-                '- while state["step"] < max_steps:',
-                '+ while state["step"] <= max_steps:',
-                message="It does one step too many.",
-                hint=2,
-            ),
-            Slip(
-                "number from 0",
-                '- yield state["step"], metrics',
-                '+ yield state["step"] - 1, metrics',
-                message="Steps are numbered from 1: after the first step, 1 step has been done.",
-                hint=3,
-            ),
-            Slip(
-                "metrics alone",
-                '- yield state["step"], metrics',
-                "+ yield metrics",
-                message="Yield the number of the step with its metrics, as a tuple.",
-                hint=3,
-            ),
-            Slip(
-                "never counted",
-                '- state["step"] += 1',
-                message="The steps are not counted, so the loop never ends.",
-                hint=3,
-            ),
+            r"""
+@ while state["step"] < max_steps:
+counted from 0 (2)
++ for _ in range(max_steps):
+! It does `max_steps` more steps, whatever was done before.
+one too few (2)
++ while state["step"] < max_steps - 1:
+! It ends one step too early.
+one too many (2)
++ while state["step"] <= max_steps:
+! It does one step too many.
+
+counted before (3)
+  while state["step"] < max_steps:
++     state["step"] += 1
+- state["step"] += 1
+! The step was counted before it was done, so a failing step is counted too, and it is missing when the run continues.
+counted afterwards (3)
+  metrics = take_step(state)
++ yield state["step"] + 1, metrics
+- yield state["step"], metrics
+! The step is counted only when the caller asks for the next one. If you leave the loop after it, it is never counted,
+! and the next loop repeats it.
+
+@ yield state["step"], metrics
+number from 0 (3)
++ yield state["step"] - 1, metrics
+! Steps are numbered from 1: after the first step, 1 step has been done.
+metrics alone (3)
++ yield metrics
+! Yield the number of the step with its metrics, as a tuple.
+
+never counted (3)
+- state["step"] += 1
+! The steps are not counted, so the loop never ends.
+""",
         ),
     ),
     run=follow,

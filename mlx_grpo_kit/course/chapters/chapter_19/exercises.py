@@ -4,7 +4,7 @@ import numpy as np
 
 from mlx_grpo_kit.course.compare import Told
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
-from mlx_grpo_kit.course.slips import Slip, slips
+from mlx_grpo_kit.course.slips import slips
 from mlx_grpo_kit.runtime import mx
 
 # -- advantages -------------------------------------------------------------------------------------------------------
@@ -65,81 +65,51 @@ GDPO_ADVANTAGES = Exercise(
         ),
         *slips(
             gdpo_advantages,
-            Slip(
-                "not divided again",
-                "- return total / (total.std(ddof=1) + 1e-4)",
-                "+ return total",
-                message=(
-                    "Divide the sums once more, by their own standard deviation over the batch, so that advantages do "
-                    "not become larger with more reward functions."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "divided by n",
-                "- each = above / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)",
-                "+ each = above / (groups.std(axis=1, keepdims=True) + 1e-4)",
-                "- return total / (total.std(ddof=1) + 1e-4)",
-                "+ return total / (total.std() + 1e-4)",
-                message="NumPy's `std` divides by n. With `ddof=1` it divides by n - 1.",
-            ),
-            Slip(
-                "groups divided by n",
-                "- each = above / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)",
-                "+ each = above / (groups.std(axis=1, keepdims=True) + 1e-4)",
-                message=(
-                    "The standard deviation of each *group* divides by n here. With `ddof=1` it divides by n - 1, as "
-                    "it already does over the batch."
-                ),
-            ),
-            Slip(
-                "batch divided by n",
-                "- return total / (total.std(ddof=1) + 1e-4)",
-                "+ return total / (total.std() + 1e-4)",
-                message=(
-                    "The standard deviation over the *batch* divides by n here. With `ddof=1` it divides by n - 1, as "
-                    "it already does in each group."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "no weights",
-                "- total = (each * np.array(weights)).sum(axis=2).reshape(-1)",
-                "+ total = (each).sum(axis=2).reshape(-1)",
-                message="Each column has a weight in the sum.",
-                hint=2,
-            ),
-            Slip(
-                "weighted first",
-                "- groups = np.array(rewards, float).reshape(-1, num_generations, len(weights))",
-                "+ groups = (np.array(rewards, float) * weights).reshape(-1, num_generations, len(weights))",
-                "- total = (each * np.array(weights)).sum(axis=2).reshape(-1)",
-                "+ total = (each).sum(axis=2).reshape(-1)",
-                message="A weight that comes before the division cancels in the division: weight the advantages.",
-                hint=2,
-            ),
-            Slip(
-                "over the batch",
-                "- above = groups - groups.mean(axis=1, keepdims=True)",
-                "- each = above / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)",
-                "+ above = groups - groups.mean(axis=(0, 1), keepdims=True)",
-                "+ each = above / (groups.std(axis=(0, 1), ddof=1, keepdims=True) + 1e-4)",
-                message=(
-                    "A completion is compared only with completions of the same prompt: each group has its own mean "
-                    "and its own spread."
-                ),
-            ),
-            Slip(
-                "groups spread over the batch",
-                "- groups = np.array(rewards, float).reshape(-1, num_generations, len(weights))",
-                "+ groups = np.array(rewards, float).reshape(num_generations, -1, len(weights)).swapaxes(0, 1)",
-                "- total = (each * np.array(weights)).sum(axis=2).reshape(-1)",
-                "+ total = (each * np.array(weights)).sum(axis=2).T.reshape(-1)",
-                message=(
-                    "The completions of one prompt come *one after the other*: `.reshape(-1, num_generations, "
-                    "len(weights))`."
-                ),
-            ),
+            r"""
+@ return total / (total.std(ddof=1) + 1e-4)
+not divided again (2)
++ return total
+! Divide the sums once more, by their own standard deviation over the batch, so that advantages do not become larger
+! with more reward functions.
+batch divided by n (2)
++ return total / (total.std() + 1e-4)
+! The standard deviation over the *batch* divides by n here. With `ddof=1` it divides by n - 1, as it already does in
+! each group.
+
+divided by n
+- each = above / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)
++ each = above / (groups.std(axis=1, keepdims=True) + 1e-4)
+- return total / (total.std(ddof=1) + 1e-4)
++ return total / (total.std() + 1e-4)
+! NumPy's `std` divides by n. With `ddof=1` it divides by n - 1.
+groups divided by n
+- each = above / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)
++ each = above / (groups.std(axis=1, keepdims=True) + 1e-4)
+! The standard deviation of each *group* divides by n here. With `ddof=1` it divides by n - 1, as it already does over
+! the batch.
+no weights (2)
+- total = (each * np.array(weights)).sum(axis=2).reshape(-1)
++ total = (each).sum(axis=2).reshape(-1)
+! Each column has a weight in the sum.
+weighted first (2)
+- groups = np.array(rewards, float).reshape(-1, num_generations, len(weights))
++ groups = (np.array(rewards, float) * weights).reshape(-1, num_generations, len(weights))
+- total = (each * np.array(weights)).sum(axis=2).reshape(-1)
++ total = (each).sum(axis=2).reshape(-1)
+! A weight that comes before the division cancels in the division: weight the advantages.
+over the batch
+- above = groups - groups.mean(axis=1, keepdims=True)
+- each = above / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)
++ above = groups - groups.mean(axis=(0, 1), keepdims=True)
++ each = above / (groups.std(axis=(0, 1), ddof=1, keepdims=True) + 1e-4)
+! A completion is compared only with completions of the same prompt: each group has its own mean and its own spread.
+groups spread over the batch
+- groups = np.array(rewards, float).reshape(-1, num_generations, len(weights))
++ groups = np.array(rewards, float).reshape(num_generations, -1, len(weights)).swapaxes(0, 1)
+- total = (each * np.array(weights)).sum(axis=2).reshape(-1)
++ total = (each * np.array(weights)).sum(axis=2).T.reshape(-1)
+! The completions of one prompt come *one after the other*: `.reshape(-1, num_generations, len(weights))`.
+""",
         ),
     ),
     explain=(
@@ -191,54 +161,36 @@ TOKEN_WEIGHT = Exercise(
     ),
     mistakes=slips(
         token_weight,
-        Slip(
-            "grpo without the mean over completions",
-            "- return 1 / (len(lengths) * lengths)",
-            "+ return 1 / lengths",
-            message="grpo: the mean over completions also divides by B.",
-        ),
-        Slip(
-            "dapo by completion",
-            "- return np.full(len(lengths), 1 / lengths.sum())",
-            "+ return np.full(len(lengths), 1 / (len(lengths) * lengths.max()))",
-            message="dapo divides by the total number of tokens of all completions.",
-            hint=3,
-        ),
-        Slip(
-            "dr_grpo without B",
-            "- return np.full(len(lengths), 1 / (len(lengths) * longest))",
-            "+ return np.full(len(lengths), 1 / longest)",
-            message="dr_grpo divides by B times `longest`.",
-            hint=3,
-        ),
-        Slip(
-            "dr_grpo with the longest there is",
-            "- return np.full(len(lengths), 1 / (len(lengths) * longest))",
-            "+ return np.full(len(lengths), 1 / (len(lengths) * lengths.max()))",
-            message=(
-                "dr_grpo divides by the largest *allowed* length, `longest`. The largest length in the batch would "
-                "change from batch to batch."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "luspo without the mean",
-            "- return np.full(len(lengths), 1 / len(lengths))",
-            "+ return np.ones(len(lengths))",
-            message="luspo is a sum over tokens, but still a *mean* over completions.",
-        ),
-        Slip(
-            "luspo by completion",
-            "- return np.full(len(lengths), 1 / len(lengths))",
-            "+ return lengths / len(lengths)",
-            message="That is the weight of all tokens of a completion together. Return the weight of one token.",
-        ),
-        Slip(
-            "luspo with a mean",
-            "- return np.full(len(lengths), 1 / len(lengths))",
-            "+ return 1 / (len(lengths) * lengths)",
-            message="luspo adds up the tokens of a completion and does not divide by its length.",
-        ),
+        r"""
+grpo without the mean over completions
+- return 1 / (len(lengths) * lengths)
++ return 1 / lengths
+! grpo: the mean over completions also divides by B.
+dapo by completion (3)
+- return np.full(len(lengths), 1 / lengths.sum())
++ return np.full(len(lengths), 1 / (len(lengths) * lengths.max()))
+! dapo divides by the total number of tokens of all completions.
+
+@ return np.full(len(lengths), 1 / (len(lengths) * longest))
+dr_grpo without B (3)
++ return np.full(len(lengths), 1 / longest)
+! dr_grpo divides by B times `longest`.
+dr_grpo with the longest there is (3)
++ return np.full(len(lengths), 1 / (len(lengths) * lengths.max()))
+! dr_grpo divides by the largest *allowed* length, `longest`. The largest length in the batch would change from batch to
+! batch.
+
+@ return np.full(len(lengths), 1 / len(lengths))
+luspo without the mean
++ return np.ones(len(lengths))
+! luspo is a sum over tokens, but still a *mean* over completions.
+luspo by completion
++ return lengths / len(lengths)
+! That is the weight of all tokens of a completion together. Return the weight of one token.
+luspo with a mean
++ return 1 / (len(lengths) * lengths)
+! luspo adds up the tokens of a completion and does not divide by its length.
+""",
     ),
 )
 
@@ -281,47 +233,33 @@ SEQUENCE_RATIO = Exercise(
     ),
     mistakes=slips(
         sequence_ratio,
-        Slip(
-            "product",
-            "- return mx.exp(log_ratio.sum(axis=1) / mask.sum(axis=1))",
-            "+ return mx.exp(log_ratio.sum(axis=1))",
-            message="That is the product of all ratios, which RLOO and VESPO use. GSPO takes the n-th root of it.",
-        ),
-        Slip(
-            "divided by T",
-            "- return mx.exp(log_ratio.sum(axis=1) / mask.sum(axis=1))",
-            "+ return mx.exp(log_ratio.sum(axis=1) / mask.shape[1])",
-            message="A short completion has fewer tokens than there are columns: divide by its number of tokens.",
-            hint=2,
-        ),
-        Slip(
-            "mask forgotten",
-            "- log_ratio = (logps - old_logps) * mask",
-            "+ log_ratio = (logps - old_logps)",
-            message="Positions without a token are counted. Mask them before you add up.",
-            hint=2,
-        ),
-        Slip(
-            "mean of ratios",
-            "- log_ratio = (logps - old_logps) * mask",
-            "- return mx.exp(log_ratio.sum(axis=1) / mask.sum(axis=1))",
-            "+ log_ratio = mx.exp(logps - old_logps) * mask",
-            "+ return log_ratio.sum(axis=1) / mask.sum(axis=1)",
-            message="That is the arithmetic mean of the ratios. The geometric mean is the exp of the mean logarithm.",
-        ),
-        Slip(
-            "the logarithm",
-            "- return mx.exp(log_ratio.sum(axis=1) / mask.sum(axis=1))",
-            "+ return log_ratio.sum(axis=1) / mask.sum(axis=1)",
-            message="That is the logarithm of the ratio. The last step is missing.",
-        ),
-        Slip(
-            "the other way round",
-            "- log_ratio = (logps - old_logps) * mask",
-            "+ log_ratio = (old_logps - logps) * mask",
-            message="Your ratio is upside down: a token that became likelier has a ratio above 1.",
-            hint=2,
-        ),
+        r"""
+@ return mx.exp(log_ratio.sum(axis=1) / mask.sum(axis=1))
+product
++ return mx.exp(log_ratio.sum(axis=1))
+! That is the product of all ratios, which RLOO and VESPO use. GSPO takes the n-th root of it.
+divided by T (2)
++ return mx.exp(log_ratio.sum(axis=1) / mask.shape[1])
+! A short completion has fewer tokens than there are columns: divide by its number of tokens.
+the logarithm
++ return log_ratio.sum(axis=1) / mask.sum(axis=1)
+! That is the logarithm of the ratio. The last step is missing.
+
+@ log_ratio = (logps - old_logps) * mask
+mask forgotten (2)
++ log_ratio = (logps - old_logps)
+! Positions without a token are counted. Mask them before you add up.
+the other way round (2)
++ log_ratio = (old_logps - logps) * mask
+! Your ratio is upside down: a token that became likelier has a ratio above 1.
+
+mean of ratios
+- log_ratio = (logps - old_logps) * mask
+- return mx.exp(log_ratio.sum(axis=1) / mask.sum(axis=1))
++ log_ratio = mx.exp(logps - old_logps) * mask
++ return log_ratio.sum(axis=1) / mask.sum(axis=1)
+! That is the arithmetic mean of the ratios. The geometric mean is the exp of the mean logarithm.
+""",
     ),
     explain=(
         "The root makes the ratios of long and short completions comparable and brings them close to 1. That is why "
@@ -385,96 +323,53 @@ CISPO_LOSS = Exercise(
     ),
     mistakes=slips(
         cispo_loss,
-        Slip(
-            "no stop_gradient",
-            "- weight = mx.stop_gradient(mx.minimum(ratio, cap))",
-            "+ weight = mx.minimum(ratio, cap)",
-            message="The value is right and the gradient is not: it flows through the weight too. Stop it there.",
-        ),
-        Slip(
-            "an offset",
-            "- weight = mx.stop_gradient(mx.minimum(ratio, cap))",
-            "+ weight = mx.stop_gradient(mx.minimum(ratio, 1 + cap))",
-            message="`cap` is the largest weight itself, not its distance from 1.",
-            hint=2,
-        ),
-        Slip(
-            "the ratio as objective",
-            "- return -(weight * advantages[:, None] * logps * mask).sum() / mask.sum()",
-            "+ return -(weight * advantages[:, None] * mask).sum() / mask.sum()",
-            message="The log-probability is missing. A weight alone, without a gradient, teaches nothing.",
-            hint=3,
-        ),
-        Slip(
-            "PPO's objective",
-            "- weight = mx.stop_gradient(mx.minimum(ratio, cap))",
-            "- return -(weight * advantages[:, None] * logps * mask).sum() / mask.sum()",
-            "+ weight = mx.minimum(ratio, cap)",
-            "+ return -(weight * advantages[:, None] * mask).sum() / mask.sum()",
-            message=(
-                "That is PPO's objective, ratio times advantage. Here the objective is the log-probability, and the "
-                "ratio is only its weight."
-            ),
-        ),
-        Slip(
-            "nothing above the cap",
-            "- weight = mx.stop_gradient(mx.minimum(ratio, cap))",
-            "+ weight = mx.stop_gradient(mx.where(ratio > cap, 0.0, ratio))",
-            message="A token whose ratio is above `cap` weighs `cap`. It is not left out, as a clip would do.",
-            hint=2,
-        ),
-        Slip(
-            "grpo's mean",
-            "- return -(weight * advantages[:, None] * logps * mask).sum() / mask.sum()",
-            "+ return -((weight * advantages[:, None] * logps * mask).sum(axis=1) / mask.sum(axis=1)).mean()",
-            message="That is the mean over completions of the mean over their tokens. Take the mean over all tokens.",
-            hint=3,
-        ),
-        Slip(
-            "everything stopped",
-            "- return -(weight * advantages[:, None] * logps * mask).sum() / mask.sum()",
-            "+ return -(weight * advantages[:, None] * mx.stop_gradient(logps) * mask).sum() / mask.sum()",
-            message=(
-                "Nothing with a gradient is left. Stop the gradient only at the weight, not at the log-probability."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "upside down",
-            "- return -(weight * advantages[:, None] * logps * mask).sum() / mask.sum()",
-            "+ return (weight * advantages[:, None] * logps * mask).sum() / mask.sum()",
-            message="Training makes a loss smaller. Put a minus before the quantity that should become larger.",
-            hint=3,
-        ),
-        Slip(
-            "clipped below too",
-            "- weight = mx.stop_gradient(mx.minimum(ratio, cap))",
-            "+ weight = mx.stop_gradient(mx.clip(ratio, 1 / cap, cap))",
-            message="CISPO has only an upper bound.",
-            hint=2,
-        ),
-        Slip(
-            "rows of advantage 0 not counted",
-            "- return -(weight * advantages[:, None] * logps * mask).sum() / mask.sum()",
-            "+ counted = mask * (advantages != 0)[:, None]",
-            "+ return -(weight * advantages[:, None] * logps * mask).sum() / counted.sum()",
-            message="Tokens of rows with advantage 0 are missing from the denominator. Take the mean over all tokens.",
-            hint=3,
-        ),
-        Slip(
-            "mean over all places",
-            "- return -(weight * advantages[:, None] * logps * mask).sum() / mask.sum()",
-            "+ return -(weight * advantages[:, None] * logps * mask).sum() / mask.size",
-            message="The mean is over the real tokens, `mask.sum()` of them.",
-            hint=3,
-        ),
-        Slip(
-            "no mask",
-            "- return -(weight * advantages[:, None] * logps * mask).sum() / mask.sum()",
-            "+ return -(weight * advantages[:, None] * logps).mean()",
-            message="Positions without a token are counted. Mask them, and divide by the number of tokens.",
-            hint=3,
-        ),
+        r"""
+@ weight = mx.stop_gradient(mx.minimum(ratio, cap))
+no stop_gradient
++ weight = mx.minimum(ratio, cap)
+! The value is right and the gradient is not: it flows through the weight too. Stop it there.
+an offset (2)
++ weight = mx.stop_gradient(mx.minimum(ratio, 1 + cap))
+! `cap` is the largest weight itself, not its distance from 1.
+nothing above the cap (2)
++ weight = mx.stop_gradient(mx.where(ratio > cap, 0.0, ratio))
+! A token whose ratio is above `cap` weighs `cap`. It is not left out, as a clip would do.
+clipped below too (2)
++ weight = mx.stop_gradient(mx.clip(ratio, 1 / cap, cap))
+! CISPO has only an upper bound.
+
+@ return -(weight * advantages[:, None] * logps * mask).sum() / mask.sum()
+the ratio as objective (3)
++ return -(weight * advantages[:, None] * mask).sum() / mask.sum()
+! The log-probability is missing. A weight alone, without a gradient, teaches nothing.
+grpo's mean (3)
++ return -((weight * advantages[:, None] * logps * mask).sum(axis=1) / mask.sum(axis=1)).mean()
+! That is the mean over completions of the mean over their tokens. Take the mean over all tokens.
+everything stopped (2)
++ return -(weight * advantages[:, None] * mx.stop_gradient(logps) * mask).sum() / mask.sum()
+! Nothing with a gradient is left. Stop the gradient only at the weight, not at the log-probability.
+upside down (3)
++ return (weight * advantages[:, None] * logps * mask).sum() / mask.sum()
+! Training makes a loss smaller. Put a minus before the quantity that should become larger.
+rows of advantage 0 not counted (3)
++ counted = mask * (advantages != 0)[:, None]
++ return -(weight * advantages[:, None] * logps * mask).sum() / counted.sum()
+! Tokens of rows with advantage 0 are missing from the denominator. Take the mean over all tokens.
+mean over all places (3)
++ return -(weight * advantages[:, None] * logps * mask).sum() / mask.size
+! The mean is over the real tokens, `mask.sum()` of them.
+no mask (3)
++ return -(weight * advantages[:, None] * logps).mean()
+! Positions without a token are counted. Mask them, and divide by the number of tokens.
+
+PPO's objective
+- weight = mx.stop_gradient(mx.minimum(ratio, cap))
+- return -(weight * advantages[:, None] * logps * mask).sum() / mask.sum()
++ weight = mx.minimum(ratio, cap)
++ return -(weight * advantages[:, None] * mask).sum() / mask.sum()
+! That is PPO's objective, ratio times advantage. Here the objective is the log-probability, and the ratio is only its
+! weight.
+""",
     ),
     run=_value_and_gradient,
     explain="Here a token whose ratio has left the clip range keeps its gradient. With PPO's clip it has none.",
@@ -529,42 +424,30 @@ TOP_ENTROPY_MASK = Exercise(
     ),
     mistakes=slips(
         top_entropy_mask,
-        Slip(
-            "padding counted",
-            "- bound = np.quantile(entropies[mask], 1 - share)",
-            "+ bound = np.quantile(entropies, 1 - share)",
-            message="Numbers at positions without a token went into the quantile.",
-        ),
-        Slip(
-            "the lowest",
-            "- bound = np.quantile(entropies[mask], 1 - share)",
-            "- return mask & (entropies >= bound)",
-            "+ bound = np.quantile(entropies[mask], share)",
-            "+ return mask & (entropies <= bound)",
-            message="Those are the tokens with the *lowest* entropy, where the model was sure.",
-            hint=2,
-        ),
-        Slip(
-            "share as quantile",
-            "- bound = np.quantile(entropies[mask], 1 - share)",
-            "+ bound = np.quantile(entropies[mask], share)",
-            message="The top fifth begins at the quantile 0.8: 1 - share.",
-            hint=2,
-        ),
-        Slip(
-            "padding kept",
-            "- return mask & (entropies >= bound)",
-            "+ return (entropies >= bound)",
-            message="Positions without a token are in the mask. Leave them out.",
-            hint=2,
-        ),
-        Slip(
-            "strictly above",
-            "- return mask & (entropies >= bound)",
-            "+ return mask & (entropies > bound)",
-            message="Keep tokens at *or* above the quantile: if all entropies were equal, no token would be left.",
-            hint=2,
-        ),
+        r"""
+@ bound = np.quantile(entropies[mask], 1 - share)
+padding counted
++ bound = np.quantile(entropies, 1 - share)
+! Numbers at positions without a token went into the quantile.
+share as quantile (2)
++ bound = np.quantile(entropies[mask], share)
+! The top fifth begins at the quantile 0.8: 1 - share.
+
+the lowest (2)
+- bound = np.quantile(entropies[mask], 1 - share)
+- return mask & (entropies >= bound)
++ bound = np.quantile(entropies[mask], share)
++ return mask & (entropies <= bound)
+! Those are the tokens with the *lowest* entropy, where the model was sure.
+
+@ return mask & (entropies >= bound)
+padding kept (2)
++ return (entropies >= bound)
+! Positions without a token are in the mask. Leave them out.
+strictly above (2)
++ return mask & (entropies > bound)
+! Keep tokens at *or* above the quantile: if all entropies were equal, no token would be left.
+""",
     ),
     run=_booleans,
 )
@@ -597,38 +480,26 @@ OVERLONG_PENALTY = Exercise(
     ),
     mistakes=slips(
         overlong_penalty,
-        Slip(
-            "a bonus",
-            "- return 0 - np.clip(over / cache, 0, 1)",
-            "+ return np.clip(over / cache, 0, 1)",
-            message="The sign is wrong: a penalty is negative.",
-            hint=2,
-        ),
-        Slip(
-            "without an end",
-            "- return 0 - np.clip(over / cache, 0, 1)",
-            "+ return -np.maximum(over / cache, 0)",
-            message="The penalty never costs more than 1, even beyond `longest`.",
-            hint=2,
-        ),
-        Slip(
-            "a reward for short ones",
-            "- return 0 - np.clip(over / cache, 0, 1)",
-            "+ return -np.minimum(over / cache, 1)",
-            message="Short completions get a bonus. They should get 0.",
-        ),
-        Slip(
-            "a step",
-            "- return 0 - np.clip(over / cache, 0, 1)",
-            "+ return 0 - np.where(over > 0, 1.0, 0.0)",
-            message="That is a cliff. Between the two lengths the penalty should be a straight line.",
-        ),
-        Slip(
-            "begins at the end",
-            "- over = np.array(lengths, float) - (longest - cache)",
-            "+ over = np.array(lengths, float) - longest",
-            message="The line begins `cache` tokens *before* `longest`, and ends at `longest`.",
-        ),
+        r"""
+@ return 0 - np.clip(over / cache, 0, 1)
+a bonus (2)
++ return np.clip(over / cache, 0, 1)
+! The sign is wrong: a penalty is negative.
+without an end (2)
++ return -np.maximum(over / cache, 0)
+! The penalty never costs more than 1, even beyond `longest`.
+a reward for short ones
++ return -np.minimum(over / cache, 1)
+! Short completions get a bonus. They should get 0.
+a step
++ return 0 - np.where(over > 0, 1.0, 0.0)
+! That is a cliff. Between the two lengths the penalty should be a straight line.
+
+begins at the end
+- over = np.array(lengths, float) - (longest - cache)
++ over = np.array(lengths, float) - longest
+! The line begins `cache` tokens *before* `longest`, and ends at `longest`.
+""",
     ),
 )
 
@@ -704,47 +575,28 @@ PAIRED_DIFFERENCE = Exercise(
     ),
     mistakes=slips(
         paired_difference,
-        Slip(
-            "the standard deviation",
-            "- return differences.mean(), differences.std(ddof=1) / np.sqrt(len(differences))",
-            "+ return differences.mean(), differences.std(ddof=1)",
-            message=(
-                "That is the scatter of single differences. Their mean is more precise by a factor of the root of n."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "ddof 0",
-            "- return differences.mean(), differences.std(ddof=1) / np.sqrt(len(differences))",
-            "+ return differences.mean(), differences.std(ddof=0) / np.sqrt(len(differences))",
-            message=(
-                "For a few numbers the standard deviation divides by n - 1 (`ddof=1`), because numbers are closer to "
-                "their own mean than to the true one."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "divided by n",
-            "- return differences.mean(), differences.std(ddof=1) / np.sqrt(len(differences))",
-            "+ return differences.mean(), differences.std(ddof=1) / len(differences)",
-            message="Divide by the *root* of n: half the error takes four times as many seeds.",
-            hint=2,
-        ),
-        Slip(
-            "upside down",
-            "- differences = np.array(b, float) - np.array(a, float)",
-            "+ differences = np.array(a, float) - np.array(b, float)",
-            message="The difference is b - a: it is positive where b is better.",
-        ),
-        Slip(
-            "not paired",
-            "- return differences.mean(), differences.std(ddof=1) / np.sqrt(len(differences))",
-            "+ return differences.mean(), np.sqrt((np.var(a, ddof=1) + np.var(b, ddof=1)) / len(differences))",
-            message=(
-                "That is the error for two independent groups of runs. With the same seed, both runs see the same "
-                "problems, and what they share cancels in the difference."
-            ),
-        ),
+        r"""
+@ return differences.mean(), differences.std(ddof=1) / np.sqrt(len(differences))
+the standard deviation (2)
++ return differences.mean(), differences.std(ddof=1)
+! That is the scatter of single differences. Their mean is more precise by a factor of the root of n.
+ddof 0 (2)
++ return differences.mean(), differences.std(ddof=0) / np.sqrt(len(differences))
+! For a few numbers the standard deviation divides by n - 1 (`ddof=1`), because numbers are closer to their own mean
+! than to the true one.
+divided by n (2)
++ return differences.mean(), differences.std(ddof=1) / len(differences)
+! Divide by the *root* of n: half the error takes four times as many seeds.
+not paired
++ return differences.mean(), np.sqrt((np.var(a, ddof=1) + np.var(b, ddof=1)) / len(differences))
+! That is the error for two independent groups of runs. With the same seed, both runs see the same problems, and what
+! they share cancels in the difference.
+
+upside down
+- differences = np.array(b, float) - np.array(a, float)
++ differences = np.array(a, float) - np.array(b, float)
+! The difference is b - a: it is positive where b is better.
+""",
     ),
     run=_two_numbers,
 )

@@ -13,7 +13,7 @@ from mlx_grpo_kit.course.chapters.chapter_20.frozen import frozen_batch
 from mlx_grpo_kit.course.chapters.chapter_20.museum import verdict
 from mlx_grpo_kit.course.compare import Told
 from mlx_grpo_kit.course.exercise import Exercise, Mistake
-from mlx_grpo_kit.course.slips import Slip, edited, slips
+from mlx_grpo_kit.course.slips import edited, slips
 from mlx_grpo_kit.grpo import GRPOLossConfig, compute_advantages, grpo_loss_and_metrics, per_token_logps
 from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import Addition
@@ -153,104 +153,54 @@ SCORES = Exercise(
     ),
     mistakes=slips(
         scores_are_right,
-        Slip(
-            "first row",
-            "- return apart.max().item() < 1e-3",
-            "+ return apart[0].max().item() < 1e-3",
-            message=(
-                "Your test looks only at the first row. Its prompt is the longest and has no padding, so a scorer "
-                "that reads padding as text is right there. Look at all rows."
-            ),
-        ),
-        Slip(
-            "padding counted",
-            "- apart = mx.where(batch.is_token, mx.abs(logps - batch.logps), 0.0)",
-            "+ apart = mx.abs(logps - batch.logps)",
-            message=(
-                "Your test also compares the positions after the end token. Nothing was drawn there, so a right "
-                "scorer may return anything."
-            ),
-        ),
-        Slip(
-            "too forgiving",
-            "- return apart.max().item() < 1e-3",
-            "+ return apart.max().item() < 1.5",
-            message=(
-                "Your tolerance is too large. A forgotten temperature changes a log-probability by a few tenths; "
-                "rounding changes it by 0.00001."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "the mean",
-            "- return apart.max().item() < 1e-3",
-            "+ return (apart.sum() / batch.is_token.sum()).item() < 1e-3",
-            message=(
-                "One token that is 0.01 off gets through: either it hides in a mean over right tokens, or your bound "
-                "is too loose. Look at the largest difference, and allow 0.001."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "times the mask",
-            "- apart = mx.where(batch.is_token, mx.abs(logps - batch.logps), 0.0)",
-            "+ apart = mx.abs(logps - batch.logps) * batch.is_token",
-            message=(
-                "0 times nan is nan (16.3), so your test refuses a right scorer that returns nan after the end token. "
-                "`mx.where` selects instead of multiplying."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "nan is accepted",
-            "- return apart.max().item() < 1e-3",
-            "+ return not (apart > 1e-3).any().item()",
-            message=(
-                "nan > 0.001 is False, so a scorer that returns nan passes. Ask whether all differences *are* small, "
-                "not whether one is large."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "mean with signs",
-            "- apart = mx.where(batch.is_token, mx.abs(logps - batch.logps), 0.0)",
-            "- return apart.max().item() < 1e-3",
-            "+ apart = mx.where(batch.is_token, (logps - batch.logps), 0.0)",
-            "+ return apart.mean().item() < 1e-3",
-            message=(
-                "You take the mean of signed differences: a value that is too high in one position makes up for one "
-                "that is too low in another, and a scorer that is always too low passes."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "only negative",
-            "- return apart.max().item() < 1e-3",
-            "+ return logps.max().item() <= 0",
-            message=(
-                "The log-probability of a wrong token is not above 0 either. Compare with the sampler's "
-                "log-probabilities."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "the sum",
-            "- apart = mx.where(batch.is_token, mx.abs(logps - batch.logps), 0.0)",
-            "- return apart.max().item() < 1e-3",
-            "+ apart = mx.where(batch.is_token, logps - batch.logps, 0.0)",
-            "+ return abs(apart.sum().item()) < 1e-3",
-            message=(
-                "You compare sums: a value that is too high in one position makes up for one that is too low in "
-                "another. Compare token by token."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "first token",
-            "- return apart.max().item() < 1e-3",
-            "+ return apart[:, 0].max().item() < 1e-3",
-            message="You look only at the first token of each answer. A scorer may go wrong after it.",
-        ),
+        r"""
+@ return apart.max().item() < 1e-3
+first row
++ return apart[0].max().item() < 1e-3
+! Your test looks only at the first row. Its prompt is the longest and has no padding, so a scorer that reads padding as
+! text is right there. Look at all rows.
+too forgiving (3)
++ return apart.max().item() < 1.5
+! Your tolerance is too large. A forgotten temperature changes a log-probability by a few tenths; rounding changes it by
+! 0.00001.
+the mean (3)
++ return (apart.sum() / batch.is_token.sum()).item() < 1e-3
+! One token that is 0.01 off gets through: either it hides in a mean over right tokens, or your bound is too loose. Look
+! at the largest difference, and allow 0.001.
+nan is accepted (3)
++ return not (apart > 1e-3).any().item()
+! nan > 0.001 is False, so a scorer that returns nan passes. Ask whether all differences *are* small, not whether one is
+! large.
+only negative (2)
++ return logps.max().item() <= 0
+! The log-probability of a wrong token is not above 0 either. Compare with the sampler's log-probabilities.
+first token
++ return apart[:, 0].max().item() < 1e-3
+! You look only at the first token of each answer. A scorer may go wrong after it.
+
+@ apart = mx.where(batch.is_token, mx.abs(logps - batch.logps), 0.0)
+padding counted
++ apart = mx.abs(logps - batch.logps)
+! Your test also compares the positions after the end token. Nothing was drawn there, so a right scorer may return
+! anything.
+times the mask (2)
++ apart = mx.abs(logps - batch.logps) * batch.is_token
+! 0 times nan is nan (16.3), so your test refuses a right scorer that returns nan after the end token. `mx.where`
+! selects instead of multiplying.
+
+@ apart = mx.where(batch.is_token, mx.abs(logps - batch.logps), 0.0)
+@ return apart.max().item() < 1e-3
+mean with signs (3)
++ apart = mx.where(batch.is_token, (logps - batch.logps), 0.0)
++ return apart.mean().item() < 1e-3
+! You take the mean of signed differences: a value that is too high in one position makes up for one that is too low in
+! another, and a scorer that is always too low passes.
+the sum (3)
++ apart = mx.where(batch.is_token, logps - batch.logps, 0.0)
++ return abs(apart.sum().item()) < 1e-3
+! You compare sums: a value that is too high in one position makes up for one that is too low in another. Compare token
+! by token.
+""",
     ),
     explain=(
         "This one test finds all three bugs of the museum's first room, and others that the museum does not show. It "
@@ -349,50 +299,28 @@ MASK = Exercise(
     ),
     mistakes=slips(
         mask_is_right,
-        Slip(
-            "no row that never ends",
-            "- ids = mx.array([[5, 6, 1, 1], [5, 6, 7, 8], [1, 1, 1, 1], [5, 1, 7, 1]])",
-            "- right = mx.array([[1, 1, 1, 0], [1, 1, 1, 1], [1, 0, 0, 0], [1, 1, 0, 0]])",
-            "+ ids = mx.array([[5, 6, 1, 1], [1, 1, 1, 1], [5, 1, 7, 1]])",
-            "+ right = mx.array([[1, 1, 1, 0], [1, 0, 0, 0], [1, 1, 0, 0]])",
-            message=(
-                "All of your rows end. A mask that looks for the first end token with argmax gets 0 if there is none, "
-                "and drops the whole completion."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "no row that ends at once",
-            "- ids = mx.array([[5, 6, 1, 1], [5, 6, 7, 8], [1, 1, 1, 1], [5, 1, 7, 1]])",
-            "- right = mx.array([[1, 1, 1, 0], [1, 1, 1, 1], [1, 0, 0, 0], [1, 1, 0, 0]])",
-            "+ ids = mx.array([[5, 6, 1, 1], [5, 6, 7, 8], [5, 1, 7, 1]])",
-            "+ right = mx.array([[1, 1, 1, 0], [1, 1, 1, 1], [1, 1, 0, 0]])",
-            message=(
-                'None of your rows ends at once. A mask that takes position 0 for "no end" counts such a row '
-                "completely."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "nothing after the end",
-            "- ids = mx.array([[5, 6, 1, 1], [5, 6, 7, 8], [1, 1, 1, 1], [5, 1, 7, 1]])",
-            "- right = mx.array([[1, 1, 1, 0], [1, 1, 1, 1], [1, 0, 0, 0], [1, 1, 0, 0]])",
-            "+ ids = mx.array([[5, 6, 1, 1], [5, 6, 7, 8], [1, 1, 1, 1]])",
-            "+ right = mx.array([[1, 1, 1, 0], [1, 1, 1, 1], [1, 0, 0, 0]])",
-            message=(
-                "After the end token your rows contain only padding. Put a token there, and another end token after "
-                "that."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "only the number of tokens",
-            "- return bool((mask(ids, 1) == right).all())",
-            "+ return bool(mask(ids, 1).sum() > 0)",
-            message=(
-                "Your test only asks whether the mask counts anything. Compare it with a mask that you made by hand."
-            ),
-        ),
+        r"""
+@ ids = mx.array([[5, 6, 1, 1], [5, 6, 7, 8], [1, 1, 1, 1], [5, 1, 7, 1]])
+@ right = mx.array([[1, 1, 1, 0], [1, 1, 1, 1], [1, 0, 0, 0], [1, 1, 0, 0]])
+no row that never ends (2)
++ ids = mx.array([[5, 6, 1, 1], [1, 1, 1, 1], [5, 1, 7, 1]])
++ right = mx.array([[1, 1, 1, 0], [1, 0, 0, 0], [1, 1, 0, 0]])
+! All of your rows end. A mask that looks for the first end token with argmax gets 0 if there is none, and drops the
+! whole completion.
+no row that ends at once (2)
++ ids = mx.array([[5, 6, 1, 1], [5, 6, 7, 8], [5, 1, 7, 1]])
++ right = mx.array([[1, 1, 1, 0], [1, 1, 1, 1], [1, 1, 0, 0]])
+! None of your rows ends at once. A mask that takes position 0 for "no end" counts such a row completely.
+nothing after the end (3)
++ ids = mx.array([[5, 6, 1, 1], [5, 6, 7, 8], [1, 1, 1, 1]])
++ right = mx.array([[1, 1, 1, 0], [1, 1, 1, 1], [1, 0, 0, 0]])
+! After the end token your rows contain only padding. Put a token there, and another end token after that.
+
+only the number of tokens
+- return bool((mask(ids, 1) == right).all())
++ return bool(mask(ids, 1).sum() > 0)
+! Your test only asks whether the mask counts anything. Compare it with a mask that you made by hand.
+""",
     ),
     explain=(
         "People write `ids != end` when the padding token is the end token, as it is for many models. That masks the "
@@ -495,53 +423,36 @@ ADVANTAGES = Exercise(
     ),
     mistakes=slips(
         advantages_are_right,
-        Slip(
-            "one group",
-            "- groups = [[1.0, 0.0, 0.0, 0.0], [0.5, 0.5, 0.5, 0.5], [3.0, 1.0, 0.0, 1.0]]",
-            "+ groups = [[1.0, 0.0, 0.0, 0.0]]",
-            message=(
-                "With one group, the group is the batch. A function that takes the mean over the whole batch passes "
-                "your test."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "as many groups as members",
-            "- groups = [[1.0, 0.0, 0.0, 0.0], [0.5, 0.5, 0.5, 0.5], [3.0, 1.0, 0.0, 1.0]]",
-            "- found = np.array(advantages(np.array(groups).reshape(-1), 4)).reshape(-1, 4)",
-            "+ groups = [[1.0, 0.0, 0.0], [0.5, 0.5, 0.5], [3.0, 1.0, 0.0]]",
-            "+ found = np.array(advantages(np.array(groups).reshape(-1), 3)).reshape(-1, 3)",
-            message="You have as many groups as a group has members. A function that confuses the two passes.",
-            hint=3,
-        ),
-        Slip(
-            "sums to 0",
-            "- return bool(np.allclose(found, right, atol=1e-3))",
-            "+ return bool(np.allclose(found.sum(axis=1), 0, atol=1e-3))",
-            message="A group's advantages also sum to 0 without a division, and with a wrong one.",
-        ),
-        Slip(
-            "only signs",
-            "- return bool(np.allclose(found, right, atol=1e-3))",
-            "+ return bool(np.array_equal(np.sign(found), np.sign(right)))",
-            message="Signs say which answer is better, but not by how much. Compare the numbers.",
-        ),
-        Slip(
-            "no tied group",
-            "- groups = [[1.0, 0.0, 0.0, 0.0], [0.5, 0.5, 0.5, 0.5], [3.0, 1.0, 0.0, 1.0]]",
-            "+ groups = [[1.0, 0.0, 0.0, 0.0], [3.0, 1.0, 0.0, 1.0]]",
-            message=(
-                "Late in a run most groups are tied: what is 0 divided by 0? Either none of your groups is tied, or "
-                "your comparison ignores nan, as `max(...) < 0.001` may."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "deviation of n",
-            "- right = [[(reward - mean(group)) / (stdev(group) + 1e-4) for reward in group] for group in groups]",
-            "+ right = [[(reward - mean(group)) / (float(np.std(group)) + 1e-4) for reward in group] for group in groups]",  # noqa: E501
-            message="`np.std` divides by n. GRPO in TRL and in the kit divides by n - 1, and your test refuses it.",
-        ),
+        r"""
+@ groups = [[1.0, 0.0, 0.0, 0.0], [0.5, 0.5, 0.5, 0.5], [3.0, 1.0, 0.0, 1.0]]
+one group (2)
++ groups = [[1.0, 0.0, 0.0, 0.0]]
+! With one group, the group is the batch. A function that takes the mean over the whole batch passes your test.
+no tied group (3)
++ groups = [[1.0, 0.0, 0.0, 0.0], [3.0, 1.0, 0.0, 1.0]]
+! Late in a run most groups are tied: what is 0 divided by 0? Either none of your groups is tied, or your comparison
+! ignores nan, as `max(...) < 0.001` may.
+
+as many groups as members (3)
+- groups = [[1.0, 0.0, 0.0, 0.0], [0.5, 0.5, 0.5, 0.5], [3.0, 1.0, 0.0, 1.0]]
+- found = np.array(advantages(np.array(groups).reshape(-1), 4)).reshape(-1, 4)
++ groups = [[1.0, 0.0, 0.0], [0.5, 0.5, 0.5], [3.0, 1.0, 0.0]]
++ found = np.array(advantages(np.array(groups).reshape(-1), 3)).reshape(-1, 3)
+! You have as many groups as a group has members. A function that confuses the two passes.
+
+@ return bool(np.allclose(found, right, atol=1e-3))
+sums to 0
++ return bool(np.allclose(found.sum(axis=1), 0, atol=1e-3))
+! A group's advantages also sum to 0 without a division, and with a wrong one.
+only signs
++ return bool(np.array_equal(np.sign(found), np.sign(right)))
+! Signs say which answer is better, but not by how much. Compare the numbers.
+
+deviation of n
+- right = [[(reward - mean(group)) / (stdev(group) + 1e-4) for reward in group] for group in groups]
++ right = [[(reward - mean(group)) / (float(np.std(group)) + 1e-4) for reward in group] for group in groups]
+! `np.std` divides by n. GRPO in TRL and in the kit divides by n - 1, and your test refuses it.
+""",
     ),
     explain=(
         "No curve shows n instead of n - 1: for groups of eight it makes all advantages 7% larger, and the optimizer "
@@ -639,37 +550,21 @@ GRADIENT = Exercise(
     ),
     mistakes=slips(
         gradient_is_right,
-        Slip(
-            "only the loss",
-            "- return loss.item() == 5.0 and all(mx.allclose(grads[name], right[name]).item() for name in right)",
-            "+ return loss.item() == 5.0",
-            message="The loss of a program that learns nothing can be right to the last digit. Look at the gradient.",
-            hint=3,
-        ),
-        Slip(
-            "not zero",
-            "- return loss.item() == 5.0 and all(mx.allclose(grads[name], right[name]).item() for name in right)",
-            "+ return loss.item() == 5.0 and all(mx.abs(grads[name]).sum().item() > 0 for name in right)",
-            message="A gradient that is not 0 may still point uphill. Compare with the slope.",
-            hint=3,
-        ),
-        Slip(
-            "only the direction",
-            "- return loss.item() == 5.0 and all(mx.allclose(grads[name], right[name]).item() for name in right)",
-            "+ return loss.item() == 5.0 and all(mx.array_equal(mx.sign(grads[name]), mx.sign(right[name])).item() for name in right)",  # noqa: E501
-            message=(
-                "You look only at the direction. A gradient may point in the right direction and be too short: "
-                "compare the numbers."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "one parameter",
-            "- return loss.item() == 5.0 and all(mx.allclose(grads[name], right[name]).item() for name in right)",
-            '+ return loss.item() == 5.0 and all(mx.allclose(grads[name], right[name]).item() for name in "a")',
-            message="You look at only one parameter. What if the others do not move?",
-            hint=2,
-        ),
+        r"""
+@ return loss.item() == 5.0 and all(mx.allclose(grads[name], right[name]).item() for name in right)
+only the loss (3)
++ return loss.item() == 5.0
+! The loss of a program that learns nothing can be right to the last digit. Look at the gradient.
+not zero (3)
++ return loss.item() == 5.0 and all(mx.abs(grads[name]).sum().item() > 0 for name in right)
+! A gradient that is not 0 may still point uphill. Compare with the slope.
+only the direction (3)
++ return loss.item() == 5.0 and all(mx.array_equal(mx.sign(grads[name]), mx.sign(right[name])).item() for name in right)
+! You look only at the direction. A gradient may point in the right direction and be too short: compare the numbers.
+one parameter (2)
++ return loss.item() == 5.0 and all(mx.allclose(grads[name], right[name]).item() for name in "a")
+! You look at only one parameter. What if the others do not move?
+""",
     ),
     explain=(
         "mlx-lm-lora had this bug in a default setting: rewards, losses and saved files looked as they should, and the "
@@ -780,49 +675,32 @@ SILENT = Exercise(
     ),
     mistakes=slips(
         masked_places_are_silent,
-        Slip(
-            "only the loss",
-            "- if not (mx.allclose(loss, other_loss).item() and mx.allclose(grad, other_grad).item()):",
-            "+ if not (mx.allclose(loss, other_loss).item()):",
-            message="You compare only losses. A loss that is masked too late is right; its gradient is NaN.",
-            hint=2,
-        ),
-        Slip(
-            "only the gradient",
-            "- if not (mx.allclose(loss, other_loss).item() and mx.allclose(grad, other_grad).item()):",
-            "+ if not (mx.allclose(grad, other_grad).item()):",
-            message="You compare only gradients. The rubbish must not change the loss either.",
-            hint=2,
-        ),
-        Slip(
-            "little rubbish",
-            "- for rubbish in (1.0, -1e4, 1e4):",
-            "+ for rubbish in (1.0, -1.0):",
-            message="Your rubbish is too clean: its exp is still finite. Use numbers that overflow.",
-            hint=3,
-        ),
-        Slip(
-            "only old",
-            "- ref = mx.where(mask, logps + 0.2, -rubbish)",
-            "+ ref = mx.where(mask, logps + 0.2, 0.0)",
-            message="You put rubbish only into `old_logps`. `ref_logps` goes through exp as well.",
-        ),
-        Slip(
-            "no rubbish",
-            "- for rubbish in (1.0, -1e4, 1e4):",
-            "+ for rubbish in (0.0,):",
-            message="The same call gives the same result twice. Put something else at the masked positions.",
-        ),
-        Slip(
-            "only finite",
-            "- if not (mx.allclose(loss, other_loss).item() and mx.allclose(grad, other_grad).item()):",
-            "+ if not (mx.isfinite(other_loss).item() and mx.isfinite(other_grad).all().item()):",
-            message=(
-                "The rubbish may have changed a number that is still finite. Compare the loss and the gradient with "
-                "those that you get without rubbish."
-            ),
-            hint=2,
-        ),
+        r"""
+@ if not (mx.allclose(loss, other_loss).item() and mx.allclose(grad, other_grad).item()):
+only the loss (2)
++ if not (mx.allclose(loss, other_loss).item()):
+! You compare only losses. A loss that is masked too late is right; its gradient is NaN.
+only the gradient (2)
++ if not (mx.allclose(grad, other_grad).item()):
+! You compare only gradients. The rubbish must not change the loss either.
+only finite (2)
++ if not (mx.isfinite(other_loss).item() and mx.isfinite(other_grad).all().item()):
+! The rubbish may have changed a number that is still finite. Compare the loss and the gradient with those that you get
+! without rubbish.
+
+@ for rubbish in (1.0, -1e4, 1e4):
+little rubbish (3)
++ for rubbish in (1.0, -1.0):
+! Your rubbish is too clean: its exp is still finite. Use numbers that overflow.
+no rubbish
++ for rubbish in (0.0,):
+! The same call gives the same result twice. Put something else at the masked positions.
+
+only old
+- ref = mx.where(mask, logps + 0.2, -rubbish)
++ ref = mx.where(mask, logps + 0.2, 0.0)
+! You put rubbish only into `old_logps`. `ref_logps` goes through exp as well.
+""",
     ),
     explain=(
         "The remedy is to replace the log-ratio by a harmless number before exp, and not to multiply the finished loss "
@@ -926,29 +804,21 @@ PIECES = Exercise(
     ),
     mistakes=slips(
         pieces_make_the_whole,
-        Slip(
-            "equal pieces",
-            "- pieces = [of_each_token[:1], of_each_token[1:]]",
-            "+ pieces = [of_each_token[:2], of_each_token[2:]]",
-            message=(
-                "Your pieces have the same length. A plain mean of micro-batches passes, although it counts the "
-                "tokens of short answers more than those of long answers."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "one piece",
-            "- pieces = [of_each_token[:1], of_each_token[1:]]",
-            "+ pieces = [of_each_token]",
-            message="One piece is the whole. A function that adds up passes.",
-            hint=2,
-        ),
-        Slip(
-            "only the direction",
-            '- return mx.allclose(found["w"], mx.array(whole)).item() and mx.allclose(found["b"], mx.array([0.0, -whole])).item()',  # noqa: E501
-            '+ return (found["w"] > 0).item() or mx.allclose(found["b"], mx.array([0.0, -whole])).item()',
-            message="A sum points in the same direction as the mean. Compare the numbers.",
-        ),
+        r"""
+@ pieces = [of_each_token[:1], of_each_token[1:]]
+equal pieces (3)
++ pieces = [of_each_token[:2], of_each_token[2:]]
+! Your pieces have the same length. A plain mean of micro-batches passes, although it counts the tokens of short answers
+! more than those of long answers.
+one piece (2)
++ pieces = [of_each_token]
+! One piece is the whole. A function that adds up passes.
+
+only the direction
+- return mx.allclose(found["w"], mx.array(whole)).item() and mx.allclose(found["b"], mx.array([0.0, -whole])).item()
++ return (found["w"] > 0).item() or mx.allclose(found["b"], mx.array([0.0, -whole])).item()
+! A sum points in the same direction as the mean. Compare the numbers.
+""",
     ),
     explain=(
         "Adam removes a constant factor, which hides the sum until you clip gradients, change the number of "
@@ -1039,36 +909,24 @@ HONEST = Exercise(
     ),
     mistakes=slips(
         reward_is_honest,
-        Slip(
-            "nothing empty or part",
-            '- hacks = ["", right[0], right[-1], right + right, "1" + right, right + " 99", "99 " + right, "-" + right, "x"]',  # noqa: E501
-            '+ hacks = [right + right, "1" + right, right + " 99", "99 " + right, "-" + right, "x"]',
-            message="You never tried an empty text or a part of the answer.",
-            hint=2,
-        ),
-        Slip(
-            "nothing around",
-            '- hacks = ["", right[0], right[-1], right + right, "1" + right, right + " 99", "99 " + right, "-" + right, "x"]',  # noqa: E501
-            '+ hacks = ["", right[0], right[-1], "x"]',
-            message=(
-                "You never tried the right answer with something around it. A policy that writes all numbers, one of "
-                "which is right, gets the reward."
-            ),
-            hint=3,
-        ),
-        Slip(
-            "right not tried",
-            "- if reward(problem, right) != 1 or any(reward(problem, text) != 0 for text in hacks + near):",
-            "+ if any(reward(problem, text) != 0 for text in hacks + near):",
-            message="A reward that is always 0 passes. Try the right answer too.",
-        ),
-        Slip(
-            "no neighbours",
-            "- if reward(problem, right) != 1 or any(reward(problem, text) != 0 for text in hacks + near):",
-            "+ if reward(problem, right) != 1 or any(reward(problem, text) != 0 for text in hacks):",
-            message="You never tried another number: a neighbour of the answer, or an unrelated number.",
-            hint=3,
-        ),
+        r"""
+@ hacks = ["", right[0], right[-1], right + right, "1" + right, right + " 99", "99 " + right, "-" + right, "x"]
+nothing empty or part (2)
++ hacks = [right + right, "1" + right, right + " 99", "99 " + right, "-" + right, "x"]
+! You never tried an empty text or a part of the answer.
+nothing around (3)
++ hacks = ["", right[0], right[-1], "x"]
+! You never tried the right answer with something around it. A policy that writes all numbers, one of which is right,
+! gets the reward.
+
+@ if reward(problem, right) != 1 or any(reward(problem, text) != 0 for text in hacks + near):
+right not tried
++ if any(reward(problem, text) != 0 for text in hacks + near):
+! A reward that is always 0 passes. Try the right answer too.
+no neighbours (3)
++ if reward(problem, right) != 1 or any(reward(problem, text) != 0 for text in hacks):
+! You never tried another number: a neighbour of the answer, or an unrelated number.
+""",
     ),
     explain="Visual-RFT's classifier got a reward if its answer was found in the truth. It learned to answer nothing.",
 )
@@ -1169,38 +1027,25 @@ REFERENCE = Exercise(
         ),
         *slips(
             reference_stays,
-            Slip(
-                "nothing moves",
-                "- for name in params:",
-                "-     params[name] = params[name] + 1.0",
-                message="When you look, nothing has been trained yet, so the policy passes as its own reference.",
-            ),
-            Slip(
-                "one parameter",
-                "- for name in params:",
-                '+ for name in ["a"]:',
-                message="You replace only one parameter. What if another one is shared?",
-                hint=2,
-            ),
-            Slip(
-                "only that it differs",
-                "- return all(mx.array_equal(reference[name], start[name]).item() for name in start)",
-                '+ return not mx.array_equal(reference["a"], params["a"]).item()',
-                message=(
-                    "The reference differs from the current policy, but that does not make it the policy at the start."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "start is another name",
-                "- start = dict(params)",
-                "+ start = params",
-                message=(
-                    "Your `start` is a second name for the dictionary that is trained, so you compare the reference "
-                    "with the current policy. You have made the very mistake that you are looking for: keep a copy."
-                ),
-                hint=2,
-            ),
+            r"""
+nothing moves
+- for name in params:
+-     params[name] = params[name] + 1.0
+! When you look, nothing has been trained yet, so the policy passes as its own reference.
+one parameter (2)
+- for name in params:
++ for name in ["a"]:
+! You replace only one parameter. What if another one is shared?
+only that it differs (2)
+- return all(mx.array_equal(reference[name], start[name]).item() for name in start)
++ return not mx.array_equal(reference["a"], params["a"]).item()
+! The reference differs from the current policy, but that does not make it the policy at the start.
+start is another name (2)
+- start = dict(params)
++ start = params
+! Your `start` is a second name for the dictionary that is trained, so you compare the reference with the current
+! policy. You have made the very mistake that you are looking for: keep a copy.
+""",
         ),
     ),
     explain=(

@@ -8,7 +8,7 @@ import numpy as np
 from mlx_grpo_kit.course.chapters.chapter_21.ring import run_in_ring
 from mlx_grpo_kit.course.compare import Told, as_numpy, evaluate, same
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
-from mlx_grpo_kit.course.slips import Slip, slips
+from mlx_grpo_kit.course.slips import slips
 from mlx_grpo_kit.runtime import mx
 
 
@@ -237,59 +237,40 @@ CHAIN = Exercise(
         ),
         *slips(
             checkpointed_vjp,
-            Slip(
-                "outputs kept",
-                "  for own in weights:",
-                "+     x = block(x, *own)",
-                "- x = block(x, *own)",
-                message="Those are the blocks' *outputs*. To compute a block once more you need its input.",
-                hint=2,
-            ),
-            Slip(
-                "not reversed",
-                "- return grad, grads[::-1]",
-                "+ return grad, grads",
-                message=(
-                    "The last block's gradients come first. The backward pass produces them in that order, but the "
-                    "list should have the order of the blocks."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "gradient not handed on",
-                "- _, (grad, *of_weights) = mx.vjp(block, [x, *own], [grad])",
-                "+ _, (grad_x, *of_weights) = mx.vjp(block, [x, *own], [grad])",
-                message=(
-                    "Every block got the gradient of the chain's output. The result of one block's backward pass, "
-                    "the gradient of its input, is what the next one needs."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "forwards again",
-                "- for own, x in zip(reversed(weights), reversed(inputs)):",
-                "+ for own, x in zip(weights, inputs):",
-                "- return grad, grads[::-1]",
-                "+ return grad, grads",
-                message="The backward pass begins at the last block, because that is where the gradient is known.",
-            ),
-            Slip(
-                "weights the other way round",
-                "- for own, x in zip(reversed(weights), reversed(inputs)):",
-                "+ for own, x in zip(weights, reversed(inputs)):",
-                "- return grad, grads[::-1]",
-                "+ return grad, grads",
-                message=(
-                    "The inputs are taken from the end and the weights from the beginning, so each block was "
-                    "computed again with another block's weights."
-                ),
-            ),
-            Slip(
-                "all inputs are the first",
-                "- inputs.append(x)",
-                "+ inputs.append(inputs[0] if inputs else x)",
-                message="Every block was computed again from the chain's input, not from its own input.",
-            ),
+            r"""
+outputs kept (2)
+  for own in weights:
++     x = block(x, *own)
+- x = block(x, *own)
+! Those are the blocks' *outputs*. To compute a block once more you need its input.
+not reversed (3)
+- return grad, grads[::-1]
++ return grad, grads
+! The last block's gradients come first. The backward pass produces them in that order, but the list should have the
+! order of the blocks.
+gradient not handed on (2)
+- _, (grad, *of_weights) = mx.vjp(block, [x, *own], [grad])
++ _, (grad_x, *of_weights) = mx.vjp(block, [x, *own], [grad])
+! Every block got the gradient of the chain's output. The result of one block's backward pass, the gradient of its
+! input, is what the next one needs.
+forwards again
+- for own, x in zip(reversed(weights), reversed(inputs)):
++ for own, x in zip(weights, inputs):
+- return grad, grads[::-1]
++ return grad, grads
+! The backward pass begins at the last block, because that is where the gradient is known.
+weights the other way round
+- for own, x in zip(reversed(weights), reversed(inputs)):
++ for own, x in zip(weights, reversed(inputs)):
+- return grad, grads[::-1]
++ return grad, grads
+! The inputs are taken from the end and the weights from the beginning, so each block was computed again with another
+! block's weights.
+all inputs are the first
+- inputs.append(x)
++ inputs.append(inputs[0] if inputs else x)
+! Every block was computed again from the chain's input, not from its own input.
+""",
         ),
     ),
     explain="That is all of gradient checkpointing. `mlx_grpo_kit/grpo/learners/mlx_by_layer.py` is this function "
@@ -376,56 +357,33 @@ MASTERS = Exercise(
         ),
         *slips(
             mixed_step,
-            Slip(
-                "gradients for each name",
-                "- grads = gradients_of(copies)",
-                "- return {name: value - lr * grads[name].astype(mx.float32) for name, value in masters.items()}",
-                "+ return {name: value - lr * gradients_of(copies)[name].astype(mx.float32) for name, value in masters.items()}",  # noqa: E501
-                message=(
-                    "`gradients_of` runs the forward and backward pass of the whole model. Call it once, before the "
-                    "loop over the names."
-                ),
-            ),
-            Slip(
-                "copies moved, then converted to float32",
-                "- return {name: value - lr * grads[name].astype(mx.float32) for name, value in masters.items()}",
-                "+ return {name: (value - lr * grads[name]).astype(mx.float32) for name, value in copies.items()}",
-                message=(
-                    "The step was taken in bfloat16, where the next number below 1 is 0.996. A small step is rounded "
-                    "away every time, and `astype(mx.float32)` does not bring it back. Move the master."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "copies in float32, moved",
-                "- return {name: value - lr * grads[name].astype(mx.float32) for name, value in masters.items()}",
-                "+ return {name: value.astype(mx.float32) - lr * grads[name].astype(mx.float32) for name, value in copies.items()}",  # noqa: E501
-                message=(
-                    "The step starts from the rounded copy, so each step throws away the digits that earlier steps "
-                    "had gained."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "all in float32",
-                "- copies = {name: value.astype(mx.bfloat16) for name, value in masters.items()}",
-                "+ copies = {name: value for name, value in masters.items()}",
-                message="That is a step in float32. The gradients should be computed from copies in bfloat16.",
-            ),
-            Slip(
-                "the other way",
-                "- return {name: value - lr * grads[name].astype(mx.float32) for name, value in masters.items()}",
-                "+ return {name: value + lr * grads[name].astype(mx.float32) for name, value in masters.items()}",
-                message="That moves up the slope. To move against the gradient, subtract it.",
-                hint=2,
-            ),
-            Slip(
-                "learning rate left out",
-                "- return {name: value - lr * grads[name].astype(mx.float32) for name, value in masters.items()}",
-                "+ return {name: value - grads[name].astype(mx.float32) for name, value in masters.items()}",
-                message="The gradient has to be multiplied by the learning rate before it is subtracted.",
-                hint=2,
-            ),
+            r"""
+gradients for each name
+- grads = gradients_of(copies)
+- return {name: value - lr * grads[name].astype(mx.float32) for name, value in masters.items()}
++ return {name: value - lr * gradients_of(copies)[name].astype(mx.float32) for name, value in masters.items()}
+! `gradients_of` runs the forward and backward pass of the whole model. Call it once, before the loop over the names.
+
+@ return {name: value - lr * grads[name].astype(mx.float32) for name, value in masters.items()}
+copies moved, then converted to float32 (2)
++ return {name: (value - lr * grads[name]).astype(mx.float32) for name, value in copies.items()}
+! The step was taken in bfloat16, where the next number below 1 is 0.996. A small step is rounded away every time, and
+! `astype(mx.float32)` does not bring it back. Move the master.
+copies in float32, moved (2)
++ return {name: value.astype(mx.float32) - lr * grads[name].astype(mx.float32) for name, value in copies.items()}
+! The step starts from the rounded copy, so each step throws away the digits that earlier steps had gained.
+the other way (2)
++ return {name: value + lr * grads[name].astype(mx.float32) for name, value in masters.items()}
+! That moves up the slope. To move against the gradient, subtract it.
+learning rate left out (2)
++ return {name: value - grads[name].astype(mx.float32) for name, value in masters.items()}
+! The gradient has to be multiplied by the learning rate before it is subtracted.
+
+all in float32
+- copies = {name: value.astype(mx.bfloat16) for name, value in masters.items()}
++ copies = {name: value for name, value in masters.items()}
+! That is a step in float32. The gradients should be computed from copies in bfloat16.
+""",
         ),
     ),
     explain="The optimizer's moments need float32 for the same reason: they are sums of many small numbers.",
@@ -583,92 +541,56 @@ ACCUMULATE = Exercise(
         ),
         *slips(
             accumulate,
-            Slip(
-                "summed",
-                "- return (token_losses(params, x) * mask).sum() / num_tokens",
-                "+ return (token_losses(params, x) * mask).sum()",
-                message=(
-                    "That is the sum over all tokens, not their mean: with twice as many tokens, a step would be "
-                    "twice as long."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "gradients summed",
-                "- return (token_losses(params, x) * mask).sum() / num_tokens",
-                "+ return (token_losses(params, x) * mask).sum()",
-                "- return loss, grads",
-                "+ return loss / num_tokens, grads",
-                message=(
-                    "The loss is the mean, but the gradients are those of the sum: divide them by the number of "
-                    "tokens too."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "a mean of nothing",
-                "- return (token_losses(params, x) * mask).sum() / num_tokens",
-                "+ return (token_losses(params, x) * mask).sum() / mask.sum()",
-                "- loss, grads = loss + part, {name: grads[name] + of_part[name] for name in params}",
-                "+ loss, grads = loss + mask.sum() / num_tokens * part, {name: grads[name] + mask.sum() / num_tokens * of_part[name] for name in params}",  # noqa: E501
-                message=(
-                    "The mean of a micro-batch in which no token counts is 0 / 0. Divide each *sum* by the number of "
-                    "tokens in all micro-batches."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "means summed",
-                "- return (token_losses(params, x) * mask).sum() / num_tokens",
-                "+ return (token_losses(params, x) * mask).sum() / mask.sum()",
-                message=(
-                    "Each micro-batch was divided by its own number of tokens, and the means were added: the loss "
-                    "grows with the number of micro-batches."
-                ),
-            ),
-            Slip(
-                "tokens with a loss",
-                "- num_tokens = sum(mask.sum().item() for _, mask in micro_batches)",
-                "+ num_tokens = sum(((token_losses(params, x) != 0) * mask).sum().item() for x, mask in micro_batches)",
-                message="Tokens whose loss is 0 are missing from the denominator. A token counts if its mask is true.",
-                hint=2,
-            ),
-            Slip(
-                "padding counted",
-                "- num_tokens = sum(mask.sum().item() for _, mask in micro_batches)",
-                "+ num_tokens = sum(mask.size for _, mask in micro_batches)",
-                message="All positions were counted, padding too. Only those with a true mask count.",
-                hint=2,
-            ),
-            Slip(
-                "padding learned from",
-                "- return (token_losses(params, x) * mask).sum() / num_tokens",
-                "+ return (token_losses(params, x)).sum() / num_tokens",
-                message="The losses of padding are in the sum. Multiply by the mask first.",
-                hint=2,
-            ),
-            Slip(
-                "the last one only",
-                "- loss, grads = loss + part, {name: grads[name] + of_part[name] for name in params}",
-                "+ loss, grads = part, of_part",
-                message="Each micro-batch replaced the one before it; they have to be added.",
-                hint=3,
-            ),
-            Slip(
-                "gradients of the last only",
-                "- loss, grads = loss + part, {name: grads[name] + of_part[name] for name in params}",
-                "+ loss, grads = loss + part, of_part",
-                message="The loss is a sum, but the gradients are those of the last micro-batch only.",
-                hint=3,
-            ),
-            Slip(
-                "divided once more",
-                "- return loss, grads",
-                "+ n = len(micro_batches)",
-                "+ return loss / n, {name: value / n for name, value in grads.items()}",
-                message="You also divided by the number of micro-batches. The parts are already shares of one mean.",
-                hint=2,
-            ),
+            r"""
+@ return (token_losses(params, x) * mask).sum() / num_tokens
+summed (2)
++ return (token_losses(params, x) * mask).sum()
+! That is the sum over all tokens, not their mean: with twice as many tokens, a step would be twice as long.
+means summed
++ return (token_losses(params, x) * mask).sum() / mask.sum()
+! Each micro-batch was divided by its own number of tokens, and the means were added: the loss grows with the number of
+! micro-batches.
+padding learned from (2)
++ return (token_losses(params, x)).sum() / num_tokens
+! The losses of padding are in the sum. Multiply by the mask first.
+
+gradients summed (2)
+- return (token_losses(params, x) * mask).sum() / num_tokens
++ return (token_losses(params, x) * mask).sum()
+- return loss, grads
++ return loss / num_tokens, grads
+! The loss is the mean, but the gradients are those of the sum: divide them by the number of tokens too.
+a mean of nothing (2)
+- return (token_losses(params, x) * mask).sum() / num_tokens
++ return (token_losses(params, x) * mask).sum() / mask.sum()
+- loss, grads = loss + part, {name: grads[name] + of_part[name] for name in params}
++ of_all = mask.sum() / num_tokens
++ loss, grads = loss + of_all * part, {name: grads[name] + of_all * of_part[name] for name in params}
+! The mean of a micro-batch in which no token counts is 0 / 0. Divide each *sum* by the number of tokens in all
+! micro-batches.
+
+@ num_tokens = sum(mask.sum().item() for _, mask in micro_batches)
+tokens with a loss (2)
++ num_tokens = sum(((token_losses(params, x) != 0) * mask).sum().item() for x, mask in micro_batches)
+! Tokens whose loss is 0 are missing from the denominator. A token counts if its mask is true.
+padding counted (2)
++ num_tokens = sum(mask.size for _, mask in micro_batches)
+! All positions were counted, padding too. Only those with a true mask count.
+
+@ loss, grads = loss + part, {name: grads[name] + of_part[name] for name in params}
+the last one only (3)
++ loss, grads = part, of_part
+! Each micro-batch replaced the one before it; they have to be added.
+gradients of the last only (3)
++ loss, grads = loss + part, of_part
+! The loss is a sum, but the gradients are those of the last micro-batch only.
+
+divided once more (2)
+- return loss, grads
++ n = len(micro_batches)
++ return loss / n, {name: value / n for name, value in grads.items()}
+! You also divided by the number of micro-batches. The parts are already shares of one mean.
+""",
         ),
     ),
     explain="The same holds for processes: each process needs to know how many tokens count in the others.",
@@ -747,88 +669,49 @@ CHUNKED = Exercise(
     mistakes=(
         *slips(
             chunked_logsumexp,
-            Slip(
-                "a row at a time",
-                "- for start in range(0, len(weight), chunk):",
-                "-     logits = hidden @ weight[start : start + chunk].T",
-                "+ for start in range(len(weight)):",
-                "+     logits = hidden @ weight[start : start + 1].T",
-                message=(
-                    "You did not take `chunk` rows at a time. `chunk` rows need one matrix product; single rows need a "
-                    "loop over the whole vocabulary."
-                ),
-            ),
-            Slip(
-                "total not shrunk",
-                "- total = total * mx.exp(before - top) + mx.exp(logits - top[:, None]).sum(axis=-1)",
-                "+ total = total + mx.exp(logits - top[:, None]).sum(axis=-1)",
-                message=(
-                    "When a larger logit comes, the old total is relative to another top: multiply it by `exp(before "
-                    "- top)`."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "no top",
-                "- before, top = top, mx.maximum(top, logits.max(axis=-1))",
-                "+ before = top = mx.zeros(len(hidden))",
-                message=(
-                    "`exp(1000)` is infinite, and `exp(-1000)` is 0. Keep the sum relative to the largest logit so far."
-                ),
-            ),
-            Slip(
-                "top from 0",
-                "- top, total = mx.full(len(hidden), -mx.inf), mx.zeros(len(hidden))",
-                "+ top, total = mx.zeros(len(hidden)), mx.zeros(len(hidden))",
-                message=(
-                    "Top begins at 0, and stays there if all logits are far below 0: then every `exp` is 0. Begin "
-                    "with `-mx.inf`."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "one top for all rows",
-                "- before, top = top, mx.maximum(top, logits.max(axis=-1))",
-                "+ before, top = top, mx.maximum(top, logits.max())",
-                message=(
-                    "Each row has its own largest logit. If you use the largest logit of all rows, every `exp` is 0 "
-                    "in some of them."
-                ),
-            ),
-            Slip(
-                "the last chunk's top",
-                "- before, top = top, mx.maximum(top, logits.max(axis=-1))",
-                "+ before, top = top, logits.max(axis=-1)",
-                message=(
-                    "Top comes from the last chunk only. If an earlier chunk had a larger logit, `exp(before - top)` "
-                    "overflows."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "the rest left out",
-                "- for start in range(0, len(weight), chunk):",
-                "+ for start in range(0, max(len(weight) - chunk + 1, 1), chunk):",
-                message="The last rows are missing when the vocabulary is not a multiple of `chunk`.",
-            ),
-            Slip(
-                "everything at once",
-                "- for start in range(0, len(weight), chunk):",
-                "-     logits = hidden @ weight[start : start + chunk].T",
-                "+ for start in range(0, len(weight), len(weight)):",
-                "+     logits = hidden @ weight[start : start + len(weight)].T",
-                message=(
-                    "Go through `weight` in slices of `chunk` rows, and call `mx.eval` on the results of a slice "
-                    "before the next one: an array that is not evaluated keeps its logits alive."
-                ),
-            ),
-            Slip(
-                "log left out",
-                "- return top + mx.log(total)",
-                "+ return top + total",
-                message="The logarithm of the total is missing.",
-                hint=2,
-            ),
+            r"""
+@ for start in range(0, len(weight), chunk):
+@     logits = hidden @ weight[start : start + chunk].T
+a row at a time
++ for start in range(len(weight)):
++     logits = hidden @ weight[start : start + 1].T
+! You did not take `chunk` rows at a time. `chunk` rows need one matrix product; single rows need a loop over the whole
+! vocabulary.
+everything at once
++ for start in range(0, len(weight), len(weight)):
++     logits = hidden @ weight[start : start + len(weight)].T
+! Go through `weight` in slices of `chunk` rows, and call `mx.eval` on the results of a slice before the next one: an
+! array that is not evaluated keeps its logits alive.
+
+total not shrunk (2)
+- total = total * mx.exp(before - top) + mx.exp(logits - top[:, None]).sum(axis=-1)
++ total = total + mx.exp(logits - top[:, None]).sum(axis=-1)
+! When a larger logit comes, the old total is relative to another top: multiply it by `exp(before - top)`.
+
+@ before, top = top, mx.maximum(top, logits.max(axis=-1))
+no top
++ before = top = mx.zeros(len(hidden))
+! `exp(1000)` is infinite, and `exp(-1000)` is 0. Keep the sum relative to the largest logit so far.
+one top for all rows
++ before, top = top, mx.maximum(top, logits.max())
+! Each row has its own largest logit. If you use the largest logit of all rows, every `exp` is 0 in some of them.
+the last chunk's top (2)
++ before, top = top, logits.max(axis=-1)
+! Top comes from the last chunk only. If an earlier chunk had a larger logit, `exp(before - top)` overflows.
+
+top from 0 (2)
+- top, total = mx.full(len(hidden), -mx.inf), mx.zeros(len(hidden))
++ top, total = mx.zeros(len(hidden)), mx.zeros(len(hidden))
+! Top begins at 0, and stays there if all logits are far below 0: then every `exp` is 0. Begin with `-mx.inf`.
+the rest left out
+- for start in range(0, len(weight), chunk):
++ for start in range(0, max(len(weight) - chunk + 1, 1), chunk):
+! The last rows are missing when the vocabulary is not a multiple of `chunk`.
+log left out (2)
+- return top + mx.log(total)
++ return top + total
+! The logarithm of the total is missing.
+""",
         ),
         Mistake(
             "sum of logarithms",
@@ -938,83 +821,49 @@ WAY_BACK = Exercise(
         ),
         *slips(
             chunked_gradients,
-            Slip(
-                "a row at a time",
-                "- for start in range(0, len(weight), chunk):",
-                "-     rows = weight[start : start + chunk]",
-                "+ for start in range(len(weight)):",
-                "+     rows = weight[start : start + 1]",
-                message=(
-                    "You did not take `chunk` rows at a time. `chunk` rows need one matrix product; single rows need a "
-                    "loop over the whole vocabulary."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "exponentials first",
-                "- p = mx.exp(hidden @ rows.T - log_total[:, None])",
-                "+ p = mx.exp(hidden @ rows.T) / mx.exp(log_total)[:, None]",
-                message=(
-                    "`exp(900)` is infinite, and infinity divided by infinity is nan. Subtract `log_total` before "
-                    "`exp`."
-                ),
-            ),
-            Slip(
-                "softmax of a chunk",
-                "- p = mx.exp(hidden @ rows.T - log_total[:, None])",
-                "+ p = mx.softmax(hidden @ rows.T, axis=-1)",
-                message=(
-                    "That is a softmax over the chunk only, so the probabilities of each chunk sum to 1. Divide by "
-                    "the total of the whole vocabulary: subtract `log_total`."
-                ),
-            ),
-            Slip(
-                "target in every chunk",
-                "- one_hot = targets[:, None] == mx.arange(start, start + len(rows))",
-                "+ one_hot = targets[:, None] == mx.arange(len(rows))",
-                message=(
-                    "The columns of each chunk were counted from 0 again, so a target is found in the wrong chunk, "
-                    "or in none."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "the other sign",
-                "- grad_logits = grad[:, None] * (one_hot - p)",
-                "+ grad_logits = grad[:, None] * (p - one_hot)",
-                message="The sign is wrong. 17.1 had the gradient of *minus* the log-probability.",
-            ),
-            Slip(
-                "grad left out",
-                "- grad_logits = grad[:, None] * (one_hot - p)",
-                "+ grad_logits = one_hot - p",
-                message="Each row's gradient has to be multiplied by `grad` of that row.",
-            ),
-            Slip(
-                "the last chunk only",
-                "- grad_hidden = grad_hidden + grad_logits @ rows",
-                "+ grad_hidden = grad_logits @ rows",
-                message=(
-                    "The gradient of hidden comes from the last chunk only. Every row of the weight contributes to "
-                    "it: add the chunks."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "target only",
-                "- grad_logits = grad[:, None] * (one_hot - p)",
-                "+ grad_logits = grad[:, None] * one_hot",
-                message=(
-                    "Only the target's logit got a gradient. The other logits need one too: if you raise one of "
-                    "them, the target's probability falls."
-                ),
-            ),
-            Slip(
-                "no one-hot",
-                "- grad_logits = grad[:, None] * (one_hot - p)",
-                "+ grad_logits = grad[:, None] * (-p)",
-                message="The part of the target itself is missing: the gradient at its logit is `1 - p`.",
-            ),
+            r"""
+a row at a time (2)
+- for start in range(0, len(weight), chunk):
+-     rows = weight[start : start + chunk]
++ for start in range(len(weight)):
++     rows = weight[start : start + 1]
+! You did not take `chunk` rows at a time. `chunk` rows need one matrix product; single rows need a loop over the whole
+! vocabulary.
+
+@ p = mx.exp(hidden @ rows.T - log_total[:, None])
+exponentials first
++ p = mx.exp(hidden @ rows.T) / mx.exp(log_total)[:, None]
+! `exp(900)` is infinite, and infinity divided by infinity is nan. Subtract `log_total` before `exp`.
+softmax of a chunk
++ p = mx.softmax(hidden @ rows.T, axis=-1)
+! That is a softmax over the chunk only, so the probabilities of each chunk sum to 1. Divide by the total of the whole
+! vocabulary: subtract `log_total`.
+
+target in every chunk (3)
+- one_hot = targets[:, None] == mx.arange(start, start + len(rows))
++ one_hot = targets[:, None] == mx.arange(len(rows))
+! The columns of each chunk were counted from 0 again, so a target is found in the wrong chunk, or in none.
+
+@ grad_logits = grad[:, None] * (one_hot - p)
+the other sign
++ grad_logits = grad[:, None] * (p - one_hot)
+! The sign is wrong. 17.1 had the gradient of *minus* the log-probability.
+grad left out
++ grad_logits = one_hot - p
+! Each row's gradient has to be multiplied by `grad` of that row.
+target only
++ grad_logits = grad[:, None] * one_hot
+! Only the target's logit got a gradient. The other logits need one too: if you raise one of them, the target's
+! probability falls.
+no one-hot
++ grad_logits = grad[:, None] * (-p)
+! The part of the target itself is missing: the gradient at its logit is `1 - p`.
+
+the last chunk only (2)
+- grad_hidden = grad_hidden + grad_logits @ rows
++ grad_hidden = grad_logits @ rows
+! The gradient of hidden comes from the last chunk only. Every row of the weight contributes to it: add the chunks.
+""",
         ),
     ),
     explain="One more matrix product than before, and no table. The kit's version is "
@@ -1080,39 +929,24 @@ LORA = Exercise(
         ),
         *slips(
             lora_linear,
-            Slip(
-                "correction only",
-                "- return x @ weight.T + scale * ((x @ a) @ b)",
-                "+ return scale * ((x @ a) @ b)",
-                message="That is only the correction: the weight is missing.",
-            ),
-            Slip(
-                "no scale",
-                "- return x @ weight.T + scale * ((x @ a) @ b)",
-                "+ return x @ weight.T + ((x @ a) @ b)",
-                message="The correction has to be multiplied by `scale`.",
-            ),
-            Slip(
-                "scale on everything",
-                "- return x @ weight.T + scale * ((x @ a) @ b)",
-                "+ return scale * (x @ weight.T + (x @ a) @ b)",
-                message="`scale` multiplies only the correction; the weight stays as it is.",
-            ),
-            Slip(
-                "divided by the rank",
-                "- return x @ weight.T + scale * ((x @ a) @ b)",
-                "+ return x @ weight.T + scale / len(b) * ((x @ a) @ b)",
-                message=(
-                    "You also divided by the rank. (Many programs divide a setting `alpha` by the rank; here `scale` "
-                    "is the whole factor.)"
-                ),
-            ),
-            Slip(
-                "subtracted",
-                "- return x @ weight.T + scale * ((x @ a) @ b)",
-                "+ return x @ weight.T - scale * ((x @ a) @ b)",
-                message="The correction has to be added.",
-            ),
+            r"""
+@ return x @ weight.T + scale * ((x @ a) @ b)
+correction only
++ return scale * ((x @ a) @ b)
+! That is only the correction: the weight is missing.
+no scale
++ return x @ weight.T + ((x @ a) @ b)
+! The correction has to be multiplied by `scale`.
+scale on everything
++ return scale * (x @ weight.T + (x @ a) @ b)
+! `scale` multiplies only the correction; the weight stays as it is.
+divided by the rank
++ return x @ weight.T + scale / len(b) * ((x @ a) @ b)
+! You also divided by the rank. (Many programs divide a setting `alpha` by the rank; here `scale` is the whole factor.)
+subtracted
++ return x @ weight.T - scale * ((x @ a) @ b)
+! The correction has to be added.
+""",
         ),
     ),
 )
@@ -1206,61 +1040,38 @@ MERGE = Exercise(
         ),
         *slips(
             merge,
-            Slip(
-                "letters stripped",
-                '- stem = name.removesuffix(".lora_a")',
-                '+ stem = name.rstrip(".lora_a")',
-                message=(
-                    "`rstrip` removes every letter at the end that is among the given ones: it turns router.lora_a "
-                    "into route. `removesuffix` removes the ending as a whole."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "the correction only",
-                '- merged[stem + ".weight"] = params[stem + ".weight"] + scale * (a @ b).T',
-                '+ merged[stem + ".weight"] = scale * (a @ b).T',
-                message="The weight was replaced by its correction. Add the correction to the weight.",
-            ),
-            Slip(
-                "no scale",
-                '- merged[stem + ".weight"] = params[stem + ".weight"] + scale * (a @ b).T',
-                '+ merged[stem + ".weight"] = params[stem + ".weight"] + (a @ b).T',
-                message="The correction has to be multiplied by `scale`.",
-            ),
-            Slip(
-                "only what has a pair",
-                "- merged = dict(params)",
-                "+ merged = {}",
-                message=(
-                    "Norms, the embedding and everything else without a pair belong in the result too: it is a whole "
-                    "model."
-                ),
-            ),
-            Slip(
-                "not transposed",
-                '- merged[stem + ".weight"] = params[stem + ".weight"] + scale * (a @ b).T',
-                '+ merged[stem + ".weight"] = params[stem + ".weight"] + scale * (a @ b)',
-                message="`a @ b` is [in, out], but the weight is [out, in]: the transpose is missing.",
-            ),
-            Slip(
-                "the pairs kept",
-                "- return merged",
-                "+ return merged | lora",
-                message=(
-                    "The result also contains the small arrays. It should have the names of `params`, like any other "
-                    "model."
-                ),
-            ),
-            Slip(
-                "written into params",
-                "- merged = dict(params)",
-                "+ merged = params",
-                message=(
-                    "Your answer writes into the given dictionary, or (with `+=`) into an array that the copy shares "
-                    "with it. The base model is needed again in the next step: make a new dictionary, and new arrays."
-                ),
-            ),
+            r"""
+letters stripped (2)
+- stem = name.removesuffix(".lora_a")
++ stem = name.rstrip(".lora_a")
+! `rstrip` removes every letter at the end that is among the given ones: it turns router.lora_a into route.
+! `removesuffix` removes the ending as a whole.
+
+@ merged[stem + ".weight"] = params[stem + ".weight"] + scale * (a @ b).T
+the correction only
++ merged[stem + ".weight"] = scale * (a @ b).T
+! The weight was replaced by its correction. Add the correction to the weight.
+no scale
++ merged[stem + ".weight"] = params[stem + ".weight"] + (a @ b).T
+! The correction has to be multiplied by `scale`.
+not transposed
++ merged[stem + ".weight"] = params[stem + ".weight"] + scale * (a @ b)
+! `a @ b` is [in, out], but the weight is [out, in]: the transpose is missing.
+
+@ merged = dict(params)
+only what has a pair
++ merged = {}
+! Norms, the embedding and everything else without a pair belong in the result too: it is a whole model.
+written into params
++ merged = params
+! Your answer writes into the given dictionary, or (with `+=`) into an array that the copy shares with it. The base
+! model is needed again in the next step: make a new dictionary, and new arrays.
+
+the pairs kept
+- return merged
++ return merged | lora
+! The result also contains the small arrays. It should have the names of `params`, like any other model.
+""",
         ),
     ),
     explain="This function turns the few trained numbers into a whole model. Everything that takes `params` works with "
@@ -1388,84 +1199,53 @@ RING = Exercise(
         ),
         *slips(
             ring_sum,
-            Slip(
-                "first round only",
-                "- for step in range(size - 1):",
-                "-     send(parts[(rank + 1 - step) % size])",
-                "-     parts[(rank - step) % size] = receive()",
-                message="After the first round each process has *one* complete part. The second sends them around.",
-                hint=3,
-            ),
-            Slip(
-                "replaced, not added",
-                "- parts[part] = parts[part] + receive()",
-                "+ parts[part] = receive()",
-                message=(
-                    "Each part contains the numbers of only one process. In the first round, *add* the received "
-                    "numbers to your own. The second round starts with the part that is complete by then, `(rank + "
-                    "1) % size`."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "added in both rounds",
-                "- parts[(rank - step) % size] = receive()",
-                "+ parts[(rank - step) % size] = parts[(rank - step) % size] + receive()",
-                message=(
-                    "In the second round the received parts are complete: they replace your own parts, and are not "
-                    "added to them."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "a round too short",
-                "- for step in range(size - 1):",
-                "+ for step in range(size - 2):",
-                "- for step in range(size - 1):",
-                "+ for step in range(size - 2):",
-                message=(
-                    "One step is missing in each round: it takes size - 1 steps from the first process to the last."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "the rest left out",
-                "- parts = np.array_split(array, size)",
-                "+ parts = [array[n * (len(array) // size) : (n + 1) * (len(array) // size)] for n in range(size)]",
-                message=(
-                    "With parts of `len(array) // size` numbers, the last numbers are left out when the length does "
-                    "not divide evenly. `np.array_split` gives them to the first parts."
-                ),
-            ),
-            Slip(
-                "against the ring",
-                "- send(parts[(rank - step) % size])",
-                "- part = (rank - step - 1) % size",
-                "+ send(parts[(rank + step) % size])",
-                "+ part = (rank + step + 1) % size",
-                "- send(parts[(rank + 1 - step) % size])",
-                "- parts[(rank - step) % size] = receive()",
-                "+ send(parts[(rank - 1 + step) % size])",
-                "+ parts[(rank + step) % size] = receive()",
-                message=(
-                    "The part numbers run against the direction of the ring. You receive what the *previous* process "
-                    "sent: in step s that is part `(rank - 1 - s) % size`."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "the mean",
-                "- return np.concatenate(parts)",
-                "+ return np.concatenate(parts) / size",
-                message="That is the mean over the processes. Return the sum.",
-            ),
-            Slip(
-                "added into the array",
-                "- parts[part] = parts[part] + receive()",
-                "+ parts[part] += receive()",
-                message="`+=` writes into the given array, because the parts are views of it.",
-                hint=3,
-            ),
+            r"""
+first round only (3)
+- for step in range(size - 1):
+-     send(parts[(rank + 1 - step) % size])
+-     parts[(rank - step) % size] = receive()
+! After the first round each process has *one* complete part. The second sends them around.
+
+@ parts[part] = parts[part] + receive()
+replaced, not added (2)
++ parts[part] = receive()
+! Each part contains the numbers of only one process. In the first round, *add* the received numbers to your own. The
+! second round starts with the part that is complete by then, `(rank + 1) % size`.
+added into the array (3)
++ parts[part] += receive()
+! `+=` writes into the given array, because the parts are views of it.
+
+added in both rounds (3)
+- parts[(rank - step) % size] = receive()
++ parts[(rank - step) % size] = parts[(rank - step) % size] + receive()
+! In the second round the received parts are complete: they replace your own parts, and are not added to them.
+a round too short (2)
+- for step in range(size - 1):
++ for step in range(size - 2):
+- for step in range(size - 1):
++ for step in range(size - 2):
+! One step is missing in each round: it takes size - 1 steps from the first process to the last.
+the rest left out
+- parts = np.array_split(array, size)
++ parts = [array[n * (len(array) // size) : (n + 1) * (len(array) // size)] for n in range(size)]
+! With parts of `len(array) // size` numbers, the last numbers are left out when the length does not divide evenly.
+! `np.array_split` gives them to the first parts.
+against the ring (2)
+- send(parts[(rank - step) % size])
+- part = (rank - step - 1) % size
++ send(parts[(rank + step) % size])
++ part = (rank + step + 1) % size
+- send(parts[(rank + 1 - step) % size])
+- parts[(rank - step) % size] = receive()
++ send(parts[(rank - 1 + step) % size])
++ parts[(rank + step) % size] = receive()
+! The part numbers run against the direction of the ring. You receive what the *previous* process sent: in step s that
+! is part `(rank - 1 - s) % size`.
+the mean
+- return np.concatenate(parts)
++ return np.concatenate(parts) / size
+! That is the mean over the processes. Return the sum.
+""",
         ),
     ),
     explain="This is called all-reduce. MLX's `mx.distributed.all_sum` does it between machines, NCCL between GPUs.",
@@ -1523,68 +1303,39 @@ SECONDS = Exercise(
     run=_two_numbers,
     mistakes=slips(
         step_seconds,
-        Slip(
-            "bits for bytes",
-            "- return learning, sent / (gbits * 1e9 / 8)",
-            "+ return learning, sent / (gbits * 1e9)",
-            message="The speed of a network is given in *bits*; a byte has 8 of them.",
-            hint=2,
-        ),
-        Slip(
-            "one round only",
-            "- sent = 2 * (machines - 1) / machines * 4 * num_params",
-            "+ sent = (machines - 1) / machines * 4 * num_params",
-            message=(
-                "That is half of the bytes. The ring has two rounds: parts are summed, then the complete parts are "
-                "sent around. And each number has 4 bytes."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "to all others",
-            "- sent = 2 * (machines - 1) / machines * 4 * num_params",
-            "+ sent = (machines - 1) * 4 * num_params",
-            message=(
-                "That is the cost if each machine sends its whole gradient to every other machine. In a ring it "
-                "sends 2 (N - 1) / N gradients, which is less than two for any number of machines."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "forward only",
-            "- learning = 6 * num_params * num_tokens / (machines * flops)",
-            "+ learning = 2 * num_params * num_tokens / (machines * flops)",
-            message="The forward pass takes 2 operations. The backward pass takes 4 more.",
-        ),
-        Slip(
-            "each does everything",
-            "- learning = 6 * num_params * num_tokens / (machines * flops)",
-            "+ learning = 6 * num_params * num_tokens / flops",
-            message="The batch is divided among the machines: each learns from its own share of the tokens.",
-        ),
-        Slip(
-            "numbers for bytes",
-            "- sent = 2 * (machines - 1) / machines * 4 * num_params",
-            "+ sent = 2 * (machines - 1) / machines * num_params",
-            message="A gradient takes 4 *bytes* per parameter.",
-            hint=2,
-        ),
-        Slip(
-            "one machine sends too",
-            "- sent = 2 * (machines - 1) / machines * 4 * num_params",
-            "+ sent = 2 * 4 * num_params",
-            message=(
-                "2 is the limit for many machines. With N machines the factor is 2 (N - 1) / N, and a single machine "
-                "sends nothing."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "in the other order",
-            "- return learning, sent / (gbits * 1e9 / 8)",
-            "+ return sent / (gbits * 1e9 / 8), learning",
-            message="Both numbers are right, but in the wrong order: learning comes first.",
-        ),
+        r"""
+@ return learning, sent / (gbits * 1e9 / 8)
+bits for bytes (2)
++ return learning, sent / (gbits * 1e9)
+! The speed of a network is given in *bits*; a byte has 8 of them.
+in the other order
++ return sent / (gbits * 1e9 / 8), learning
+! Both numbers are right, but in the wrong order: learning comes first.
+
+@ sent = 2 * (machines - 1) / machines * 4 * num_params
+one round only (2)
++ sent = (machines - 1) / machines * 4 * num_params
+! That is half of the bytes. The ring has two rounds: parts are summed, then the complete parts are sent around. And
+! each number has 4 bytes.
+to all others (2)
++ sent = (machines - 1) * 4 * num_params
+! That is the cost if each machine sends its whole gradient to every other machine. In a ring it sends 2 (N - 1) / N
+! gradients, which is less than two for any number of machines.
+numbers for bytes (2)
++ sent = 2 * (machines - 1) / machines * num_params
+! A gradient takes 4 *bytes* per parameter.
+one machine sends too (2)
++ sent = 2 * 4 * num_params
+! 2 is the limit for many machines. With N machines the factor is 2 (N - 1) / N, and a single machine sends nothing.
+
+@ learning = 6 * num_params * num_tokens / (machines * flops)
+forward only
++ learning = 2 * num_params * num_tokens / (machines * flops)
+! The forward pass takes 2 operations. The backward pass takes 4 more.
+each does everything
++ learning = 6 * num_params * num_tokens / flops
+! The batch is divided among the machines: each learns from its own share of the tokens.
+""",
     ),
 )
 

@@ -17,7 +17,7 @@ import torch
 from mlx_grpo_kit.course.chapters.chapter_22.toys import Desk, build, loss_of_lines
 from mlx_grpo_kit.course.compare import Told
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
-from mlx_grpo_kit.course.slips import Slip, slips
+from mlx_grpo_kit.course.slips import slips
 
 # -- one thing after the other ----------------------------------------------------------------------------------------
 
@@ -183,31 +183,23 @@ WORKER = Exercise(
         ),
         *slips(
             Worker,
-            Slip(
-                "the last one first",
-                "- self.queue = Queue()",
-                "+ self.queue = __import__('queue').LifoQueue()",
-                message="The function that was submitted last is called first. A queue returns the item that has "
-                "waited longest.",
-                hint=2,
-            ),
-            Slip(
-                "errors end the thread",
-                "- try:",
-                "-     future.set_result(function())",
-                "- except Exception as error:",
-                "-     future.set_exception(error)",
-                "+ future.set_result(function())",
-                message="The first error ends the thread: later futures are never set, and waiting for one never ends.",
-                hint=3,
-            ),
-            Slip(
-                "errors as results",
-                "- future.set_exception(error)",
-                "+ future.set_result(error)",
-                message="An error has to be *raised* when somebody asks for the result: `future.set_exception(error)`.",
-                hint=3,
-            ),
+            r"""
+the last one first (2)
+- self.queue = Queue()
++ self.queue = __import__('queue').LifoQueue()
+! The function that was submitted last is called first. A queue returns the item that has waited longest.
+errors end the thread (3)
+- try:
+-     future.set_result(function())
+- except Exception as error:
+-     future.set_exception(error)
++ future.set_result(function())
+! The first error ends the thread: later futures are never set, and waiting for one never ends.
+errors as results (3)
+- future.set_exception(error)
++ future.set_result(error)
+! An error has to be *raised* when somebody asks for the result: `future.set_exception(error)`.
+""",
         ),
     ),
     run=_submit,
@@ -303,70 +295,49 @@ SMALLEST = Exercise(
     ),
     mistakes=slips(
         SmallestBackend,
-        Slip(
-            "the gradient stays",
-            "- param.grad = None",
-            message="The gradient is still there after the step, so the gradient of the next batch is added to it.",
-            hint=3,
-        ),
-        Slip(
-            "one batch only",
-            "  loss = self.loss_fn(self.params, batch)",
-            "+ for param in self.params.values():",
-            "+     param.grad = None",
-            message=(
-                "A second `forward_backward` before the step forgets the first one's gradient. Gradients have to add "
-                "up: that is how a backend learns in pieces from a batch that does not fit into memory."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "a step in it",
-            "  loss.backward()",
-            "+ with torch.no_grad():",
-            "+     for param in self.params.values():",
-            "+         param -= self.learning_rate * param.grad",
-            "+         param.grad = None",
-            "- for param in self.params.values():",
-            "-     param -= self.learning_rate * param.grad",
-            "-     param.grad = None",
-            "+ pass",
-            message=(
-                "The parameters already change in `forward_backward`, and `optim_step` does nothing. Then you cannot "
-                "add the gradients of several batches, and nobody can look at a gradient before it is used."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "computed at once",
-            "- def operation():",
-            "-     loss = self.loss_fn(self.params, batch)",
-            "-     loss.backward()",
-            "-     return loss.item()",
-            "-",
-            "- return self.worker.submit(operation)",
-            "+ loss = self.loss_fn(self.params, batch)",
-            "+ loss.backward()",
-            "+ return self.worker.submit(loss.item)",
-            message=(
-                "The gradient is computed when the operation is *submitted*, with the parameters of that moment. "
-                "Steps that still wait in the queue are missing from them."
-            ),
-        ),
-        Slip(
-            "uphill",
-            "- param -= self.learning_rate * param.grad",
-            "+ param += self.learning_rate * param.grad",
-            message="The step goes uphill. `learning_rate` times the gradient has to be *subtracted*.",
-            hint=3,
-        ),
-        Slip(
-            "steps not counted",
-            "- self.steps += 1",
-            "+ self.steps = 1",
-            message="The future of `optim_step` is the number of steps so far.",
-            hint=3,
-        ),
+        r"""
+the gradient stays (3)
+- param.grad = None
+! The gradient is still there after the step, so the gradient of the next batch is added to it.
+one batch only (2)
+  loss = self.loss_fn(self.params, batch)
++ for param in self.params.values():
++     param.grad = None
+! A second `forward_backward` before the step forgets the first one's gradient. Gradients have to add up: that is how a
+! backend learns in pieces from a batch that does not fit into memory.
+a step in it (2)
+  loss.backward()
++ with torch.no_grad():
++     for param in self.params.values():
++         param -= self.learning_rate * param.grad
++         param.grad = None
+- for param in self.params.values():
+-     param -= self.learning_rate * param.grad
+-     param.grad = None
++ pass
+! The parameters already change in `forward_backward`, and `optim_step` does nothing. Then you cannot add the gradients
+! of several batches, and nobody can look at a gradient before it is used.
+computed at once
+- def operation():
+-     loss = self.loss_fn(self.params, batch)
+-     loss.backward()
+-     return loss.item()
+-
+- return self.worker.submit(operation)
++ loss = self.loss_fn(self.params, batch)
++ loss.backward()
++ return self.worker.submit(loss.item)
+! The gradient is computed when the operation is *submitted*, with the parameters of that moment. Steps that still wait
+! in the queue are missing from them.
+uphill (3)
+- param -= self.learning_rate * param.grad
++ param += self.learning_rate * param.grad
+! The step goes uphill. `learning_rate` times the gradient has to be *subtracted*.
+steps not counted (3)
+- self.steps += 1
++ self.steps = 1
+! The future of `optim_step` is the number of steps so far.
+""",
     ),
     run=_follow,
     explain="All five backends of the kit have these two operations. Everything around them (order, errors, "
@@ -415,41 +386,28 @@ SCHEDULE = Exercise(
     ),
     mistakes=slips(
         schedule,
-        Slip(
-            "never idle",
-            "- start = max(moment, free)",
-            "+ start = free",
-            message="An operation starts before it was submitted. A worker without work has to wait.",
-        ),
-        Slip(
-            "all at once",
-            "- start = max(moment, free)",
-            "+ start = moment",
-            message=(
-                "Operations start at the moment when they are submitted, and run in parallel. The worker runs one at "
-                "a time."
-            ),
-        ),
-        Slip(
-            "durations for ends",
-            "- times.append((start, free))",
-            "+ times.append((start, duration))",
-            message="The second number is the moment when the operation ends, not its duration.",
-            hint=2,
-        ),
-        Slip(
-            "free from its submission on",
-            "- free = start + duration",
-            "+ free = moment + duration",
-            message="An operation that had to wait also ends later: its end is its *start* plus its duration.",
-            hint=2,
-        ),
-        Slip(
-            "submitted for start",
-            "- times.append((start, free))",
-            "+ times.append((moment, free))",
-            message="The first number is the moment when the operation starts, not when it was submitted.",
-        ),
+        r"""
+@ start = max(moment, free)
+never idle
++ start = free
+! An operation starts before it was submitted. A worker without work has to wait.
+all at once
++ start = moment
+! Operations start at the moment when they are submitted, and run in parallel. The worker runs one at a time.
+
+@ times.append((start, free))
+durations for ends (2)
++ times.append((start, duration))
+! The second number is the moment when the operation ends, not its duration.
+submitted for start
++ times.append((moment, free))
+! The first number is the moment when the operation starts, not when it was submitted.
+
+free from its submission on (2)
+- free = start + duration
++ free = moment + duration
+! An operation that had to wait also ends later: its end is its *start* plus its duration.
+""",
     ),
     run=lambda function, *case: [tuple(map(float, pair)) for pair in function(*case)],
 )
@@ -577,41 +535,31 @@ DIFFERENCE = Exercise(
     ),
     mistakes=slips(
         relative_difference,
-        Slip(
-            "no root",
-            "- return difference**0.5 / length**0.5",
-            "+ return difference / length",
-            message="That is the square of the result: 1e-6 would look like 1e-12.",
-        ),
-        Slip(
-            "absolute",
-            "- return difference**0.5 / length**0.5",
-            "+ return difference**0.5",
-            message="That is the length of the difference. Whether it is small depends on the length of the gradient.",
-        ),
-        Slip(
-            "divided by the second",
-            "- length = sum(float((np.asarray(grads[name]) ** 2).sum()) for name in grads)",
-            "+ length = sum(float((np.asarray(others[name]) ** 2).sum()) for name in grads)",
-            message="Divide by the length of the *first* gradient.",
-            hint=2,
-        ),
-        Slip(
-            "lengths subtracted",
-            "- difference = sum(float(((np.asarray(grads[name]) - np.asarray(others[name])) ** 2).sum()) for name in grads)",  # noqa: E501
-            "+ difference = sum(float((np.asarray(grads[name]) ** 2 - np.asarray(others[name]) ** 2).sum()) for name in grads)",  # noqa: E501
-            "- return difference**0.5 / length**0.5",
-            "+ return abs(difference) ** 0.5 / length**0.5",
-            message="Two vectors may be equally long and point in opposite directions: subtract first, then square.",
-            hint=2,
-        ),
-        Slip(
-            "paired by position",
-            "- difference = sum(float(((np.asarray(grads[name]) - np.asarray(others[name])) ** 2).sum()) for name in grads)",  # noqa: E501
-            "+ difference = sum(float(((np.asarray(grads[name]) - np.asarray([*others.values()][[*grads].index(name)])) ** 2).sum()) for name in grads)",  # noqa: E501
-            message="The second dictionary has its names in another order: look its arrays up by name.",
-            hint=2,
-        ),
+        r"""
+@ return difference**0.5 / length**0.5
+no root
++ return difference / length
+! That is the square of the result: 1e-6 would look like 1e-12.
+absolute
++ return difference**0.5
+! That is the length of the difference. Whether it is small depends on the length of the gradient.
+
+divided by the second (2)
+- length = sum(float((np.asarray(grads[name]) ** 2).sum()) for name in grads)
++ length = sum(float((np.asarray(others[name]) ** 2).sum()) for name in grads)
+! Divide by the length of the *first* gradient.
+lengths subtracted (2)
+- difference = sum(float(((np.asarray(grads[name]) - np.asarray(others[name])) ** 2).sum()) for name in grads)
++ difference = sum(float((np.asarray(grads[name]) ** 2 - np.asarray(others[name]) ** 2).sum()) for name in grads)
+- return difference**0.5 / length**0.5
++ return abs(difference) ** 0.5 / length**0.5
+! Two vectors may be equally long and point in opposite directions: subtract first, then square.
+paired by position (2)
+- difference = sum(float(((np.asarray(grads[name]) - np.asarray(others[name])) ** 2).sum()) for name in grads)
++ others = dict(zip(grads, others.values()))
++ difference = sum(float(((np.asarray(grads[name]) - np.asarray(others[name])) ** 2).sum()) for name in grads)
+! The second dictionary has its names in another order: look its arrays up by name.
+""",
     ),
     run=_python_float,
 )
@@ -691,52 +639,33 @@ POISON = Exercise(
         ),
         *slips(
             outcomes,
-            Slip(
-                "an empty message",
-                "- if first is not None:",
-                "+ if first:",
-                message=(
-                    "An error without a message poisons the backend too: check whether there was an error, not "
-                    "whether it had a message."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "ends at the error",
-                '- found.append(("refused", first))',
-                "- continue",
-                "+ break",
-                message="Somebody may wait for a later operation, so every operation needs a pair.",
-                hint=2,
-            ),
-            Slip(
-                "failed, all of them",
-                '- found.append(("refused", first))',
-                '+ found.append(("failed", first))',
-                message="Only the first one has failed. The operations after it were never called: they are refused.",
-                hint=2,
-            ),
-            Slip(
-                "the number of the error",
-                "- first = str(error)",
-                "+ first = repr(error)",
-                message="The message is `str(error)`.",
-            ),
-            Slip(
-                "some errors only",
-                "- except Exception as error:",
-                "+ except (ValueError, KeyError, RuntimeError) as error:",
-                message=(
-                    "Any error of an operation poisons the backend, and nobody can list all kinds: use `except "
-                    "Exception`."
-                ),
-            ),
-            Slip(
-                "one is let through",
-                '  found.append(("refused", first))',
-                "+ first = None",
-                message="After one refusal your function continues as if nothing had happened. Poison stays.",
-            ),
+            r"""
+an empty message (3)
+- if first is not None:
++ if first:
+! An error without a message poisons the backend too: check whether there was an error, not whether it had a message.
+ends at the error (2)
+- found.append(("refused", first))
+- continue
++ break
+! Somebody may wait for a later operation, so every operation needs a pair.
+failed, all of them (2)
+- found.append(("refused", first))
++ found.append(("failed", first))
+! Only the first one has failed. The operations after it were never called: they are refused.
+the number of the error
+- first = str(error)
++ first = repr(error)
+! The message is `str(error)`.
+some errors only
+- except Exception as error:
++ except (ValueError, KeyError, RuntimeError) as error:
+! Any error of an operation poisons the backend, and nobody can list all kinds: use `except Exception`.
+one is let through
+  found.append(("refused", first))
++ first = None
+! After one refusal your function continues as if nothing had happened. Poison stays.
+""",
         ),
     ),
     run=_outcomes,
@@ -909,49 +838,35 @@ WHOLE = Exercise(
     ),
     mistakes=slips(
         newest_whole,
-        Slip(
-            "sorted as text",
-            "- for step in sorted(steps, reverse=True):",
-            "+ for step in sorted(steps, key=str, reverse=True):",
-            message="The steps are compared as texts, in which 9999 comes after 10000. Compare numbers.",
-            hint=2,
-        ),
-        Slip(
-            "the newest, whole or not",
-            "- found = {name: hashlib.sha256((steps[step] / name).read_bytes()).hexdigest() for name in files}",
-            '- if all(found[name] == files[name]["sha256"] for name in files):',
-            "+",
-            '+ if True or all(found[name] == files[name]["sha256"] for name in files):',
-            message="The hashes are not checked. A file that was cut off or changed would be loaded without a warning.",
-        ),
-        Slip(
-            "existence for wholeness",
-            "- found = {name: hashlib.sha256((steps[step] / name).read_bytes()).hexdigest() for name in files}",
-            '- if all(found[name] == files[name]["sha256"] for name in files):',
-            "+ found = {name: (steps[step] / name).exists() for name in files}",
-            "+ if all(found[name] for name in files):",
-            message="It is not enough that the files exist: a file that was cut off exists too. Compare the hashes.",
-            hint=3,
-        ),
-        Slip(
-            "the oldest",
-            "- for step in sorted(steps, reverse=True):",
-            "+ for step in sorted(steps):",
-            message="That is the oldest checkpoint.",
-        ),
-        Slip(
-            "only the newest is tried",
-            "- continue",
-            "+ return None",
-            message="If the newest checkpoint is broken, an older one may be whole: continue with it.",
-            hint=3,
-        ),
-        Slip(
-            "any file",
-            '- if all(found[name] == files[name]["sha256"] for name in files):',
-            '+ if any(found[name] == files[name]["sha256"] for name in files):',
-            message="*Every* listed file has to have its hash.",
-        ),
+        r"""
+@ for step in sorted(steps, reverse=True):
+sorted as text (2)
++ for step in sorted(steps, key=str, reverse=True):
+! The steps are compared as texts, in which 9999 comes after 10000. Compare numbers.
+the oldest
++ for step in sorted(steps):
+! That is the oldest checkpoint.
+
+@ found = {name: hashlib.sha256((steps[step] / name).read_bytes()).hexdigest() for name in files}
+@ if all(found[name] == files[name]["sha256"] for name in files):
+the newest, whole or not
++
++ if True or all(found[name] == files[name]["sha256"] for name in files):
+! The hashes are not checked. A file that was cut off or changed would be loaded without a warning.
+existence for wholeness (3)
++ found = {name: (steps[step] / name).exists() for name in files}
++ if all(found[name] for name in files):
+! It is not enough that the files exist: a file that was cut off exists too. Compare the hashes.
+
+only the newest is tried (3)
+- continue
++ return None
+! If the newest checkpoint is broken, an older one may be whole: continue with it.
+any file
+- if all(found[name] == files[name]["sha256"] for name in files):
++ if any(found[name] == files[name]["sha256"] for name in files):
+! *Every* listed file has to have its hash.
+""",
     ),
     run=_look,
 )
@@ -1009,48 +924,31 @@ ASYNC = Exercise(
     ),
     mistakes=slips(
         async_times,
-        Slip(
-            "no bound",
-            "- start = max(writer, learned[needed - 1] if needed > 0 else 0.0)",
-            "+ start = writer",
-            message="The writer never waits for the learner: its lead, and with it the lag, grows without limit.",
-        ),
-        Slip(
-            "one too many",
-            "- needed = number - max_lag",
-            "+ needed = number - max_lag - 1",
-            message=(
-                "The weights are one update older than allowed: with `max_lag` 0, batch 1 has to wait for the first "
-                "update."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "one too few",
-            "- needed = number - max_lag",
-            "+ needed = number - max_lag + 1",
-            message="The writer waits for one update more than necessary.",
-            hint=2,
-        ),
-        Slip(
-            "two learners",
-            "- begin = max(writer, learner)",
-            "+ begin = writer",
-            message="An update starts before the previous update has ended.",
-        ),
-        Slip(
-            "before it is written",
-            "- begin = max(writer, learner)",
-            "+ begin = learner",
-            message="An update starts before its batch is written.",
-        ),
-        Slip(
-            "the first update, always",
-            "- start = max(writer, learned[needed - 1] if needed > 0 else 0.0)",
-            "+ start = max(writer, learned[0] if needed > 0 else 0.0)",
-            message="Every batch waits only for the first update, but batch k has to wait for `k - max_lag` updates.",
-            hint=2,
-        ),
+        r"""
+@ start = max(writer, learned[needed - 1] if needed > 0 else 0.0)
+no bound
++ start = writer
+! The writer never waits for the learner: its lead, and with it the lag, grows without limit.
+the first update, always (2)
++ start = max(writer, learned[0] if needed > 0 else 0.0)
+! Every batch waits only for the first update, but batch k has to wait for `k - max_lag` updates.
+
+@ needed = number - max_lag
+one too many (2)
++ needed = number - max_lag - 1
+! The weights are one update older than allowed: with `max_lag` 0, batch 1 has to wait for the first update.
+one too few (2)
++ needed = number - max_lag + 1
+! The writer waits for one update more than necessary.
+
+@ begin = max(writer, learner)
+two learners
++ begin = writer
+! An update starts before the previous update has ended.
+before it is written
++ begin = learner
+! An update starts before its batch is written.
+""",
     ),
     run=lambda function, *case: [tuple(map(float, each)) for each in function(*case)],
     explain="With `max_lag` 1 or more, the slower of the two sets the pace. More lag helps only if the times vary.",

@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
-from mlx_grpo_kit.course.slips import Slip, slips
+from mlx_grpo_kit.course.slips import slips
 
 
 @dataclass(frozen=True, repr=False)
@@ -80,52 +80,32 @@ CHAT_TEXT = Exercise(
     ),
     mistakes=slips(
         chat_text,
-        Slip(
-            "no line break after a turn",
-            '- text += "<|im_start|>" + message["role"] + "\\n" + message["content"] + "<|im_end|>\\n"',
-            '+ text += "<|im_start|>" + message["role"] + "\\n" + message["content"] + "<|im_end|>"',
-            message=(
-                "A line break is missing after `<|im_end|>`: the model has never seen two turns without one between "
-                "them."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "no line break after the role",
-            '- text += "<|im_start|>" + message["role"] + "\\n" + message["content"] + "<|im_end|>\\n"',
-            '+ text += "<|im_start|>" + message["role"] + message["content"] + "<|im_end|>\\n"',
-            message="A line break is missing between the role and the content.",
-            hint=2,
-        ),
-        Slip(
-            "the turn is not opened",
-            '- text += "<|im_start|>assistant\\n"',
-            "+ pass",
-            message="The assistant's turn is not opened: the model then writes the *user's* next words, or nothing.",
-        ),
-        Slip(
-            "the wrong way round",
-            "- if not thinking:",
-            "+ if thinking:",
-            message=(
-                "It is the other way round: an *empty* thought says that the thinking is over, so it belongs in the "
-                "prompt when the model should not think."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "one line break in the thought",
-            '- text += "<think>\\n\\n</think>\\n\\n"',
-            '+ text += "<think>\\n</think>\\n"',
-            message="The empty thought has two line breaks inside it, and two after it.",
-            hint=2,
-        ),
-        Slip(
-            "blanks removed",
-            '- text += "<|im_start|>" + message["role"] + "\\n" + message["content"] + "<|im_end|>\\n"',
-            '+ text += "<|im_start|>" + message["role"] + "\\n" + message["content"].strip() + "<|im_end|>\\n"',
-            message="The content has to stay as it is, including blanks.",
-        ),
+        r"""
+@ text += "<|im_start|>" + message["role"] + "\n" + message["content"] + "<|im_end|>\n"
+no line break after a turn (2)
++ text += "<|im_start|>" + message["role"] + "\n" + message["content"] + "<|im_end|>"
+! A line break is missing after `<|im_end|>`: the model has never seen two turns without one between them.
+no line break after the role (2)
++ text += "<|im_start|>" + message["role"] + message["content"] + "<|im_end|>\n"
+! A line break is missing between the role and the content.
+blanks removed
++ text += "<|im_start|>" + message["role"] + "\n" + message["content"].strip() + "<|im_end|>\n"
+! The content has to stay as it is, including blanks.
+
+the turn is not opened
+- text += "<|im_start|>assistant\n"
++ pass
+! The assistant's turn is not opened: the model then writes the *user's* next words, or nothing.
+the wrong way round (2)
+- if not thinking:
++ if thinking:
+! It is the other way round: an *empty* thought says that the thinking is over, so it belongs in the prompt when the
+! model should not think.
+one line break in the thought (2)
+- text += "<think>\n\n</think>\n\n"
++ text += "<think>\n</think>\n"
+! The empty thought has two line breaks inside it, and two after it.
+""",
     ),
 )
 
@@ -207,18 +187,16 @@ CUT_AT_END = Exercise(
         ),
         *slips(
             cut_at_end,
-            Slip(
-                "the end kept",
-                "- return ids[:place], True",
-                "+ return ids[: place + 1], True",
-                message="The end token itself is not part of the text.",
-            ),
-            Slip(
-                "the last end",
-                "- for place, token in enumerate(ids):",
-                "+ for place, token in reversed([*enumerate(ids)]):",
-                message="That is the *last* end token.",
-            ),
+            r"""
+the end kept
+- return ids[:place], True
++ return ids[: place + 1], True
+! The end token itself is not part of the text.
+the last end
+- for place, token in enumerate(ids):
++ for place, token in reversed([*enumerate(ids)]):
+! That is the *last* end token.
+""",
         ),
     ),
 )
@@ -324,30 +302,22 @@ FINAL_ANSWER = Exercise(
         ),
         *slips(
             final_answer,
-            Slip(
-                "the first thought only",
-                '- text = text.rpartition("</think>")[2]',
-                '+ text = text.partition("</think>")[2]',
-                message=(
-                    "After the *first* `</think>` another thought may follow. And if there is no `</think>`, "
-                    '`partition` returns "".'
-                ),
-            ),
-            Slip(
-                "thoughts count",
-                '- text = text.rpartition("</think>")[2]',
-                '- text = text.partition("<think>")[0]',
-                "+ pass",
-                "+ pass",
-                message="The model's thoughts are not its answer.",
-            ),
-            Slip(
-                "the whole rest",
-                '- return text.strip().rpartition("\\n")[2].strip()',
-                "+ return text.strip()",
-                message="Without tags, the answer is the last line, not all of them.",
-                hint=3,
-            ),
+            r"""
+the first thought only
+- text = text.rpartition("</think>")[2]
++ text = text.partition("</think>")[2]
+! After the *first* `</think>` another thought may follow. And if there is no `</think>`, `partition` returns "".
+thoughts count
+- text = text.rpartition("</think>")[2]
+- text = text.partition("<think>")[0]
++ pass
++ pass
+! The model's thoughts are not its answer.
+the whole rest (3)
+- return text.strip().rpartition("\n")[2].strip()
++ return text.strip()
+! Without tags, the answer is the last line, not all of them.
+""",
         ),
     ),
 )
@@ -470,43 +440,29 @@ SAME_NUMBER = Exercise(
         ),
         *slips(
             same_number,
-            Slip(
-                "commas anywhere",
-                '- if not re.fullmatch(r"-?([0-9]{1,3}(,[0-9]{3})+|[0-9]+)(\\.[0-9]+)?", text):',
-                '+ if not re.fullmatch(r"-?[0-9,]*[0-9](\\.[0-9]+)?", text):',
-                message="`10,00` is not a thousand: exactly three digits have to follow each comma.",
-            ),
-            Slip(
-                "without decimals",
-                '- if not re.fullmatch(r"-?([0-9]{1,3}(,[0-9]{3})+|[0-9]+)(\\.[0-9]+)?", text):',
-                '+ if not re.fullmatch(r"-?([0-9]{1,3}(,[0-9]{3})+|[0-9]+)", text):',
-                message="A number may end in a point with digits after it.",
-            ),
-            Slip(
-                "no minus",
-                '- if not re.fullmatch(r"-?([0-9]{1,3}(,[0-9]{3})+|[0-9]+)(\\.[0-9]+)?", text):',
-                '+ if not re.fullmatch(r"([0-9]{1,3}(,[0-9]{3})+|[0-9]+)(\\.[0-9]+)?", text):',
-                message="A number may begin with a minus.",
-            ),
-            Slip(
-                "the beginning",
-                '- if not re.fullmatch(r"-?([0-9]{1,3}(,[0-9]{3})+|[0-9]+)(\\.[0-9]+)?", text):',
-                '+ if not re.match(r"-?([0-9]{1,3}(,[0-9]{3})+|[0-9]+)(\\.[0-9]+)?", text):',
-                message="`46 apples` begins with a number; it has to *be* one.",
-            ),
-            Slip(
-                "other digits",
-                '- if not re.fullmatch(r"-?([0-9]{1,3}(,[0-9]{3})+|[0-9]+)(\\.[0-9]+)?", text):',
-                '+ if not re.fullmatch(r"-?(\\d{1,3}(,\\d{3})+|\\d+)(\\.\\d+)?", text):',
-                message="`\\d` matches the digits of every script; `[0-9]` matches only these ten.",
-            ),
-            Slip(
-                "not exact",
-                '- numbers.append(Fraction(text.replace(",", "")))',
-                '+ numbers.append(float(text.replace(",", "")))',
-                message="A float loses digits after the sixteenth.",
-                hint=2,
-            ),
+            r"""
+@ if not re.fullmatch(r"-?([0-9]{1,3}(,[0-9]{3})+|[0-9]+)(\.[0-9]+)?", text):
+commas anywhere
++ if not re.fullmatch(r"-?[0-9,]*[0-9](\.[0-9]+)?", text):
+! `10,00` is not a thousand: exactly three digits have to follow each comma.
+without decimals
++ if not re.fullmatch(r"-?([0-9]{1,3}(,[0-9]{3})+|[0-9]+)", text):
+! A number may end in a point with digits after it.
+no minus
++ if not re.fullmatch(r"([0-9]{1,3}(,[0-9]{3})+|[0-9]+)(\.[0-9]+)?", text):
+! A number may begin with a minus.
+the beginning
++ if not re.match(r"-?([0-9]{1,3}(,[0-9]{3})+|[0-9]+)(\.[0-9]+)?", text):
+! `46 apples` begins with a number; it has to *be* one.
+other digits
++ if not re.fullmatch(r"-?(\d{1,3}(,\d{3})+|\d+)(\.\d+)?", text):
+! `\d` matches the digits of every script; `[0-9]` matches only these ten.
+
+not exact (2)
+- numbers.append(Fraction(text.replace(",", "")))
++ numbers.append(float(text.replace(",", "")))
+! A float loses digits after the sixteenth.
+""",
         ),
     ),
 )
@@ -562,31 +518,23 @@ GOLD_ANSWER = Exercise(
         ),
         *slips(
             gold_answer,
-            Slip(
-                "the first",
-                '- return answer.rpartition("####")[2].strip().replace(",", "")',
-                '+ return answer.partition("####")[2].strip().replace(",", "")',
-                message="That is the text after the *first* `####`.",
-            ),
-            Slip(
-                "commas",
-                '- return answer.rpartition("####")[2].strip().replace(",", "")',
-                '+ return answer.rpartition("####")[2].strip()',
-                message="The commas are still there.",
-            ),
-            Slip(
-                "blanks",
-                '- return answer.rpartition("####")[2].strip().replace(",", "")',
-                '+ return answer.rpartition("####")[2].replace(",", "")',
-                message="Blanks and line breaks around the number are still there.",
-            ),
-            Slip(
-                "no ####",
-                "- return None",
-                "+ return answer",
-                message="Without `####` there is no answer in the row: return None.",
-                hint=2,
-            ),
+            r"""
+@ return answer.rpartition("####")[2].strip().replace(",", "")
+the first
++ return answer.partition("####")[2].strip().replace(",", "")
+! That is the text after the *first* `####`.
+commas
++ return answer.rpartition("####")[2].strip()
+! The commas are still there.
+blanks
++ return answer.rpartition("####")[2].replace(",", "")
+! Blanks and line breaks around the number are still there.
+
+no #### (2)
+- return None
++ return answer
+! Without `####` there is no answer in the row: return None.
+""",
         ),
     ),
 )
@@ -648,41 +596,26 @@ STEP_SECONDS = Exercise(
     ),
     mistakes=slips(
         step_seconds,
-        Slip(
-            "one after the other",
-            "- a_token = max(2 * parameters / bandwidth, 2 * parameters * rows / flops)",
-            "+ a_token = sum((2 * parameters / bandwidth, 2 * parameters * rows / flops))",
-            message="Reading and computing run at the same time: the longer of the two counts, not their sum.",
-        ),
-        Slip(
-            "read for every row",
-            "- a_token = max(2 * parameters / bandwidth, 2 * parameters * rows / flops)",
-            "+ a_token = max(2 * parameters * rows / bandwidth, 2 * parameters * rows / flops)",
-            message=(
-                "The weights are read once for all rows together: that is why a batch costs little more than one row."
-            ),
-        ),
-        Slip(
-            "one row computed",
-            "- a_token = max(2 * parameters / bandwidth, 2 * parameters * rows / flops)",
-            "+ a_token = max(2 * parameters / bandwidth, 2 * parameters / flops)",
-            message="Every row has to be computed.",
-        ),
-        Slip(
-            "without the prompt",
-            "- learning = 6 * parameters * rows * (prompt + completion) / flops",
-            "+ learning = 6 * parameters * rows * completion / flops",
-            message="Learning processes the prompt too.",
-            hint=2,
-        ),
-        Slip(
-            "forward only",
-            "- learning = 6 * parameters * rows * (prompt + completion) / flops",
-            "+ learning = 2 * parameters * rows * (prompt + completion) / flops",
-            message="The forward pass takes 2 operations per parameter; the backward pass takes twice as many in "
-            "addition.",
-            hint=2,
-        ),
+        r"""
+@ a_token = max(2 * parameters / bandwidth, 2 * parameters * rows / flops)
+one after the other
++ a_token = sum((2 * parameters / bandwidth, 2 * parameters * rows / flops))
+! Reading and computing run at the same time: the longer of the two counts, not their sum.
+read for every row
++ a_token = max(2 * parameters * rows / bandwidth, 2 * parameters * rows / flops)
+! The weights are read once for all rows together: that is why a batch costs little more than one row.
+one row computed
++ a_token = max(2 * parameters / bandwidth, 2 * parameters / flops)
+! Every row has to be computed.
+
+@ learning = 6 * parameters * rows * (prompt + completion) / flops
+without the prompt (2)
++ learning = 6 * parameters * rows * completion / flops
+! Learning processes the prompt too.
+forward only (2)
++ learning = 2 * parameters * rows * (prompt + completion) / flops
+! The forward pass takes 2 operations per parameter; the backward pass takes twice as many in addition.
+""",
     ),
 )
 
@@ -753,16 +686,16 @@ SHARE_RANGE = Exercise(
         ),
         *slips(
             share_range,
-            Slip(
-                "one standard deviation",
-                "- middle = share + 2 / n",
-                "- half = 2 * (share * (1 - share) / n + 1 / n**2) ** 0.5",
-                "- return (middle - half) / (1 + 4 / n), (middle + half) / (1 + 4 / n)",
-                "+ middle = share + 0.5 / n",
-                "+ half = 1 * (share * (1 - share) / n + 0.25 / n**2) ** 0.5",
-                "+ return (middle - half) / (1 + 1 / n), (middle + half) / (1 + 1 / n)",
-                message="That is one standard deviation; it should be two.",
-            ),
+            r"""
+one standard deviation
+- middle = share + 2 / n
+- half = 2 * (share * (1 - share) / n + 1 / n**2) ** 0.5
+- return (middle - half) / (1 + 4 / n), (middle + half) / (1 + 4 / n)
++ middle = share + 0.5 / n
++ half = 1 * (share * (1 - share) / n + 0.25 / n**2) ** 0.5
++ return (middle - half) / (1 + 1 / n), (middle + half) / (1 + 1 / n)
+! That is one standard deviation; it should be two.
+""",
         ),
     ),
 )
@@ -875,34 +808,24 @@ LEAKED = Exercise(
         ),
         *slips(
             leaked,
-            Slip(
-                "letters as they are",
-                '- return re.findall("[a-z0-9]+", text.lower())',
-                '+ return re.findall("[A-Za-z0-9]+", text)',
-                message="`Two` and `two` are the same word: convert the text to lower case first.",
-            ),
-            Slip(
-                "split at blanks",
-                '- return re.findall("[a-z0-9]+", text.lower())',
-                "+ return text.lower().split()",
-                message=(
-                    "That leaves punctuation in the words: `3?` and `3` are the same word. Use "
-                    '`re.findall("[a-z0-9]+", ...)`.'
-                ),
-            ),
-            Slip(
-                "one run too few",
-                "- return {tuple(found[i : i + length]) for i in range(len(found) - length + 1)}",
-                "+ return {tuple(found[i : i + length]) for i in range(len(found) - length)}",
-                message="The last run is missing.",
-            ),
-            Slip(
-                "short questions ignored",
-                "- length = min(n, len(own))",
-                "+ length = n if len(own) >= n else 0",
-                message="A question of fewer than n words can be leaked too, with all of its words.",
-                hint=2,
-            ),
+            r"""
+@ return re.findall("[a-z0-9]+", text.lower())
+letters as they are
++ return re.findall("[A-Za-z0-9]+", text)
+! `Two` and `two` are the same word: convert the text to lower case first.
+split at blanks
++ return text.lower().split()
+! That leaves punctuation in the words: `3?` and `3` are the same word. Use `re.findall("[a-z0-9]+", ...)`.
+
+one run too few
+- return {tuple(found[i : i + length]) for i in range(len(found) - length + 1)}
++ return {tuple(found[i : i + length]) for i in range(len(found) - length)}
+! The last run is missing.
+short questions ignored (2)
+- length = min(n, len(own))
++ length = n if len(own) >= n else 0
+! A question of fewer than n words can be leaked too, with all of its words.
+""",
         ),
     ),
     explain="GPT-3's authors searched in this way, for 8 to 13 words in a row, depending on the length of an exam's "
