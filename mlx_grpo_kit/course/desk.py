@@ -18,6 +18,7 @@ from mlx_grpo_kit.course.exercise import Result
 from mlx_grpo_kit.course.kinds import as_the_solution_returns
 from mlx_grpo_kit.course.record import kept_answers, mark_kept, passed_here, record
 from mlx_grpo_kit.files import write_file
+from mlx_grpo_kit.runtime.printing import encodable, printable
 from mlx_grpo_kit.viz.box import colored_box
 from mlx_grpo_kit.viz.kernel import notebook_shell
 
@@ -87,12 +88,12 @@ def use(id: str) -> Any:
     """
     exercise, chapter = find(id), str(id).partition(".")[0]
     if id in passed_here:
-        print(f"{id}: yours")
+        _tell(f"{id}: yours")
         return as_the_solution_returns(exercise, passed_here[id])
     kept, damage = kept_answers()
     if id not in kept:
         reason = f"your file of answers is damaged: {damage}" if damage else "you have not passed it yet"
-        print(f"{id}: the kit's ({reason})")
+        _tell(f"{id}: the kit's ({reason})")
         return exercise.solution
     newest, again = kept[id][-1], ""
     try:
@@ -100,17 +101,17 @@ def use(id: str) -> Any:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        print(f"{id}: the kit's (yours of {newest.when} cannot be loaded: {type(error).__name__}: {say(error)})")
+        _tell(f"{id}: the kit's (yours of {newest.when} cannot be loaded: {type(error).__name__}: {say(error)})")
         return exercise.solution
     if not newest.has_passed(check_of(exercise)):
         result = exercise.examine(answer)
         if not result:
-            print(f"{id}: the kit's (yours of {newest.when} does not pass the check: {result.message})")
+            _tell(f"{id}: the kit's (yours of {newest.when} does not pass the check: {result.message})")
             return exercise.solution
         answer = newest.load(id)  # in the state before the check
         mark_kept(id, newest)
         again = ", checked again"
-    print(f"{id}: yours, from chapter {chapter} ({newest.when}{again})")
+    _tell(f"{id}: yours, from chapter {chapter} ({newest.when}{again})")
     return as_the_solution_returns(exercise, answer)
 
 
@@ -123,13 +124,13 @@ def my_code(path: str | os.PathLike = "my_code.py") -> Path:
     path = Path(path)
     kept, damage = kept_answers()
     if damage:
-        print(f"Your file of answers is damaged: {damage}.")
+        _tell(f"Your file of answers is damaged: {damage}.")
     newest, titles = {}, {}
     for id, versions in kept.items():
         try:
             definitions_in(versions[-1].source)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            print(f"{id} is left out: {type(error).__name__}: {say(error)}")
+            _tell(f"{id} is left out: {type(error).__name__}: {say(error)}")
             continue
         newest[id] = versions[-1]
         with suppress(LookupError):  # an exercise of another version
@@ -142,6 +143,11 @@ def my_code(path: str | os.PathLike = "my_code.py") -> Path:
     return path
 
 
+def _tell(words: str) -> None:
+    print(encodable(words))
+
+
+@printable
 class Note:
     """A short message with a coloured edge. True when an exercise was passed."""
 

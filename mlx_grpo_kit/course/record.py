@@ -13,6 +13,7 @@ from mlx_grpo_kit.course.answers import Kept, NotKeptError, keep, mark, read_ans
 from mlx_grpo_kit.course.catalogue import chapters, check_of, exercises, find
 from mlx_grpo_kit.course.syllabus import COURSE
 from mlx_grpo_kit.files import one_writer, put_aside, read_file, write_file
+from mlx_grpo_kit.runtime.printing import printable
 
 PLACE = "MLX_GRPO_KIT_PROGRESS"  # an environment variable with the path of another file
 
@@ -110,6 +111,7 @@ def progress(chapter: str | None = None) -> Progress:
     return Progress(chapter)
 
 
+@printable
 class Progress:
     """The table that `progress` shows; `done` of `total` exercises are passed."""
 

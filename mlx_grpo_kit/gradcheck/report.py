@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mlx_grpo_kit.runtime.printing import printable
+
 if TYPE_CHECKING:
     from mlx_grpo_kit.viz.picture import FigurePicture
 
@@ -37,6 +39,7 @@ class Element:
         return self.name + (f" at index {_plain(self.index)}" if self.index else "")
 
 
+@printable
 @dataclass(frozen=True)
 class Kink:
     """A point where the slopes to the left and to the right differ."""
@@ -64,6 +67,7 @@ class Kink:
         )
 
 
+@printable
 @dataclass(frozen=True)
 class Tie(Kink):
     """Equal elements, as in a max, whose gradients add up to more than the slope when all move together.
@@ -79,6 +83,7 @@ class Tie(Kink):
         )
 
 
+@printable
 @dataclass
 class GradcheckReport:
     """The result of a check. `bool(report)` is `report.passed`; print it to read it, or let a notebook show it.

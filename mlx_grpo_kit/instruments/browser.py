@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from mlx_grpo_kit.runtime.extras import packages_for
+from mlx_grpo_kit.runtime.printing import printable
 from mlx_grpo_kit.viz.picture import Picture, show_live
 from mlx_grpo_kit.viz.style import BLUE, COLORS, NEGATIVE, ON_DARK, ORANGE, POSITIVE
 
@@ -32,6 +33,7 @@ FOLDER = Path(__file__).parent
 NOTE = "A still picture. Run the cell to use its controls."
 
 
+@printable
 class BrowserWidget:
     """A widget that the module at `source` draws. Put it at the end of a cell, or pass it to `display`.
 

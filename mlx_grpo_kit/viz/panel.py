@@ -7,12 +7,14 @@ from html import escape
 from typing import Any
 
 from mlx_grpo_kit.runtime.extras import packages_for
+from mlx_grpo_kit.runtime.printing import printable
 from mlx_grpo_kit.viz.box import colored_box
 from mlx_grpo_kit.viz.picture import Picture, as_picture, show_live
 
 NOTE = "A still picture. Run the cell to use its controls."
 
 
+@printable
 class PictureWidget:
     """Widgets with a picture. Put it at the end of a cell, or pass it to `display`.
 

@@ -15,6 +15,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mlx_grpo_kit.runtime.extras import packages_for
+from mlx_grpo_kit.runtime.printing import printable
 from mlx_grpo_kit.viz.chart import Chart
 from mlx_grpo_kit.viz.kernel import use_no_subshells
 from mlx_grpo_kit.viz.page import CONTROLS, LIVE, PICTURE_STYLE, STILL, STILL_STYLE, UNFOLD
@@ -35,6 +36,7 @@ class Picture(Protocol):
     alt: str
 
 
+@printable
 class FigurePicture:
     """A Matplotlib figure as a Picture."""
 
@@ -53,6 +55,7 @@ class FigurePicture:
         return self.alt
 
 
+@printable
 @dataclass
 class SvgPicture:
     """A drawing as SVG text, which a notebook displays.

@@ -38,6 +38,7 @@ from mlx_grpo_kit.instruments.dashboard.settings import settings_of, settings_ta
 from mlx_grpo_kit.instruments.dashboard.steering import MEGABYTES, Order, Steering
 from mlx_grpo_kit.runs.diagnosis import diagnose
 from mlx_grpo_kit.runs.record import RunRecord
+from mlx_grpo_kit.runtime.printing import printable
 from mlx_grpo_kit.viz.kernel import notebook_shell
 from mlx_grpo_kit.viz.live.background import BackgroundRun
 from mlx_grpo_kit.viz.live.pace import next_frame
@@ -49,6 +50,7 @@ SECONDS_BETWEEN_STILLS = 5.0
 SECONDS_BETWEEN_LOOKS = 2.0  # between two diagnoses of the run
 
 
+@printable
 class Dashboard(BrowserWidget):
     """Curves, completions and controls of a run.
 

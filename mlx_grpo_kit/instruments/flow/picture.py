@@ -18,6 +18,7 @@ import numpy as np
 
 from mlx_grpo_kit.instruments.flow.boxes import Box, Boxes, Trace, Wire
 from mlx_grpo_kit.instruments.flow.sums import MINUS, TIMES, Products, Work, digits
+from mlx_grpo_kit.runtime.printing import printable
 from mlx_grpo_kit.viz.sheet import shades
 from mlx_grpo_kit.viz.style import NEGATIVE, POSITIVE, ZERO
 
@@ -103,6 +104,7 @@ new MutationObserver(() => place.querySelectorAll(".kit-flow details").forEach(b
 })()</script>"""
 
 
+@printable
 @dataclass
 class FlowPicture:
     """HTML for a page, with a description in words. A notebook displays it.

@@ -10,6 +10,8 @@ import threading
 from collections.abc import Generator, Iterable
 from typing import TYPE_CHECKING, Any
 
+from mlx_grpo_kit.runtime.printing import printable
+
 if TYPE_CHECKING:
     from mlx_grpo_kit.viz.live.plot import LivePlot
 
@@ -17,6 +19,7 @@ SECONDS_BETWEEN_LOOKS = 0.05
 SECONDS_TO_LEAVE = 10.0
 
 
+@printable
 class BackgroundRun:
     """The run that `LivePlot.start` returns. In a notebook, use `await run`, so that buttons work; else `run.wait()`.
 

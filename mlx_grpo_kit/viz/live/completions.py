@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from html import escape
 from typing import Any
 
+from mlx_grpo_kit.runtime.printing import printable
+
 MAX_CHARACTERS = 160  # per prompt or completion; the rest is replaced by an ellipsis
 UP, DOWN = "86, 144, 252", "248, 156, 32"  # translucent blue and orange backgrounds, for both themes
 STYLE = {
@@ -20,6 +22,7 @@ STYLE = {
 }
 
 
+@printable
 class CompletionsTable:
     """A table, as HTML in a notebook and as aligned text in a terminal."""
 

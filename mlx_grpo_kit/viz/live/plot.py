@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlx_grpo_kit.runs.diagnosis import Monitor
+from mlx_grpo_kit.runtime.printing import printable
 from mlx_grpo_kit.viz.kernel import notebook_shell
 from mlx_grpo_kit.viz.live.background import BackgroundRun
 from mlx_grpo_kit.viz.live.curves import chart_curves, describe_curves, draw_curves, latest
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+@printable
 class LivePlot:
     """Curves of a training run, one panel per metric, redrawn at most four times per second.
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mlx_grpo_kit.grpo.rewards import compute_rewards
+from mlx_grpo_kit.runtime.printing import printable
 from mlx_grpo_kit.tasks import Problem, Task, TaskError, validate_task
 from mlx_grpo_kit.tasks.calls import are_correct, held_out_problems, sample_problems
 
@@ -22,6 +23,7 @@ LAZY = ("", " ", "0", "1", "yes", "<answer></answer>", "<answer>" * 20, "I do no
 """Texts that policies learned to write because they were rewarded; tried on every task, in addition to your attacks."""
 
 
+@printable
 @dataclass(frozen=True)
 class Item:
     """One item of the checklist: True if it holds, None if only you can say, and the reason in words."""
@@ -35,6 +37,7 @@ class Item:
         return f"{mark} {self.name}: {self.words}"
 
 
+@printable
 class Checklist(list):
     """A list of items; `print` shows one per line."""
 

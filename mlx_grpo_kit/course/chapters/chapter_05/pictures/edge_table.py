@@ -9,6 +9,7 @@ from html import escape
 from itertools import groupby
 from typing import Any
 
+from mlx_grpo_kit.runtime.printing import printable
 from mlx_grpo_kit.viz.live.completions import STYLE
 
 Number = float | Sequence[float]
@@ -66,6 +67,7 @@ class EdgeRow:
         return "a choice" if self.is_choice else "exact"
 
 
+@printable
 class EdgeTable:
     """A table as HTML, and the same table in words: a Picture for a Panel."""
 

@@ -8,6 +8,7 @@ from html import escape
 
 from mlx_grpo_kit.course.chapters.chapter_24 import exercises
 from mlx_grpo_kit.course.exercise import Exercise
+from mlx_grpo_kit.runtime.printing import printable
 
 LOOK = (
     "display:block;overflow:auto;margin:0;padding:8px 10px;border-radius:4px;background:rgba(140,149,159,.15);"
@@ -15,6 +16,7 @@ LOOK = (
 )
 
 
+@printable
 class SideBySide:
     """Two texts in two columns of a notebook.
 
