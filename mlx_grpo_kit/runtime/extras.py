@@ -53,12 +53,15 @@ def install(extra: str) -> str:
 
     On Linux PyPI's torch brings gigabytes of CUDA, so without an NVIDIA card the command names the CPU build's index.
     """
-    here = (ROOT / "requirements.lock").is_file()
-    words = ["-c", str(ROOT / "requirements.lock"), "-e", f"{ROOT}[{extra}]"] if here else [f"mlx-grpo-kit[{extra}]"]
+    lock, index = ROOT / "requirements.lock", "https://download.pytorch.org/whl/cpu"
     nvidia = Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi")
-    if sys.platform == "linux" and not nvidia:
-        words = ["--extra-index-url", "https://download.pytorch.org/whl/cpu", *words]
-    return pip(f"install {shlex.join(words)}")
+    cpu = sys.platform == "linux" and not nvidia
+    if lock.is_file():
+        words = ["--extra-index-url", index] if cpu else []
+        return pip(f"install {shlex.join([*words, '-c', str(lock), '-e', f'{ROOT}[{extra}]'])}")
+    # Without the lock's version, pip would take PyPI's torch if that is newer than the index's.
+    torch = pip(f"install --index-url {index} torch") + " && " if cpu else ""
+    return torch + pip(f"install 'mlx-grpo-kit[{extra}]'")
 
 
 @contextmanager

@@ -164,6 +164,12 @@ def test_a_command_of_another_program_is_one_we_know(page, command):
     assert all(f"\n{extra} = [" in (ROOT / "pyproject.toml").read_text() for extra in extras)
 
 
+@pytest.mark.parametrize("page", [name for name, text in TEXTS.items() if "[course]" in text])
+def test_a_page_that_installs_the_course_says_what_torch_brings_on_linux(page):
+    assert "brings 5 GB of CUDA" in TEXTS[page]
+    assert "index-url https://download.pytorch.org/whl/cpu" in TEXTS[page]
+
+
 @pytest.mark.parametrize("page", TEXTS)
 def test_options_in_the_text_are_ours_or_another_programs(page):
     """In a table of another project's names, only the kit's own column counts."""

@@ -67,7 +67,7 @@ def test_the_command_fits_the_installation(checkout, nvidia, tmp_path, monkeypat
         (tmp_path / "requirements.lock").touch()
     command = install("course")
     assert command.startswith(f"{sys.executable} -m pip install ")
-    assert ("--extra-index-url https://download.pytorch.org/whl/cpu" in command) == (not nvidia)
+    assert ("index-url https://download.pytorch.org/whl/cpu" in command) == (not nvidia)
     here = f" -c {tmp_path}/requirements.lock -e '{tmp_path}[course]'"
     assert command.endswith(here if checkout else " 'mlx-grpo-kit[course]'")
     assert ("-e" in command.split()) == checkout
