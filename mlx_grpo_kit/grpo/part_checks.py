@@ -24,7 +24,7 @@ from mlx_grpo_kit.grpo.config import GRPOConfig
 from mlx_grpo_kit.grpo.learners.learner import Learner, MicroBatches
 from mlx_grpo_kit.grpo.loss_config import GRPOLossConfig
 from mlx_grpo_kit.grpo.objectives import LossType, Objective, TokenBatch, log_ratio_at
-from mlx_grpo_kit.grpo.optimizer import Gradient
+from mlx_grpo_kit.grpo.optimizer import Gradient, TrainingDivergedError
 from mlx_grpo_kit.qwen3.config import Qwen3Config
 from mlx_grpo_kit.runtime import mx
 
@@ -165,8 +165,7 @@ def checked_advantages(rule: Advantages) -> Advantages:
         what = f"{len(found)} values" if isinstance(found, tuple | list) else type(found).__name__
         if isinstance(found, tuple | list) and len(found) == 2:
             try:
-                with np.errstate(over="ignore"):  # a number that float32 cannot hold is infinite, which Batch refuses
-                    rewards, each = np.array(found[0], np.float64), np.array(found[1], np.float64).astype(np.float32)
+                rewards, each = map(_floats, found)
             except (TypeError, ValueError) as error:
                 raise ValueError(
                     f"advantages= returned something that is not two arrays of numbers ({error})."
@@ -177,7 +176,8 @@ def checked_advantages(rule: Advantages) -> Advantages:
                         f"advantages= returned the reward {rewards[np.isinf(rewards)][0]} for completion "
                         f"{np.isinf(rewards).argmax()}; expected a finite number, or NaN if no function applies."
                     )
-                return rewards, each
+                with np.errstate(over="ignore"):  # a number that float32 cannot hold is infinite, which Batch refuses
+                    return rewards, each.astype(np.float32)
             what = f"rewards of shape {rewards.shape}"
         raise ValueError(
             f"advantages= returned {what}; expected two arrays: rewards, of shape ({count},), and advantages, of "
@@ -185,6 +185,14 @@ def checked_advantages(rule: Advantages) -> Advantages:
         )
 
     return advantages
+
+
+def _floats(values: Any) -> np.ndarray:
+    """A copy in float64; None becomes NaN. Raises ValueError for text and complex numbers."""
+    values = np.asarray(values)
+    if values.dtype.kind not in "biufO":
+        raise ValueError(f"its dtype is {values.dtype}")
+    return values.astype(np.float64)
 
 
 # The loss
@@ -343,6 +351,12 @@ class _CheckedLearner:
             self._refuse("gradient returned metrics without", "'loss'", "the loss, as a float")
         if self.world.sharded:
             gradient.norm = math.sqrt(math.fsum(self.world.gather(np.array([gradient.norm**2]))))
+        if not math.isfinite(gradient.norm):
+            wrong = [name for name, value in gradient.items() if not mx.isfinite(value).all().item()]
+            where = f"in {wrong[0]!r}" if wrong else "too large"
+            raise TrainingDivergedError(
+                f"has loss {metrics['loss']} and gradient norm {gradient.norm} (learner={type(self).__name__}: {where})"
+            )
         return gradient, metrics | {"grad_norm": gradient.norm}
 
     def _check_logps(self, what: str, logps: Any, batch: PaddedBatch) -> None:

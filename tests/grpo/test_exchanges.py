@@ -404,6 +404,8 @@ def test_advantages_may_come_from_one_buffer(make_trainer):
     [
         (np.full(8, np.inf), np.zeros(8), "returned the reward inf for completion 0"),
         (["x"] * 8, np.zeros(8), "not two arrays of numbers"),
+        (["1"] * 8, np.zeros(8), "not two arrays of numbers"),
+        (np.zeros(8), np.zeros(8) * 1j, "not two arrays of numbers"),
         (np.zeros(8), [[1.0], [1.0, 2.0]] * 4, "not two arrays of numbers"),
         (np.zeros(8), np.full(8, 1e39), "advantage of completion 0 is not finite"),
         (np.zeros(8), np.zeros([8, 1, 1]), "advantages has shape"),
@@ -490,7 +492,7 @@ NORM = "final_norm.weight"
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (with_nan, "gradient norm nan"),
+        (with_nan, r"gradient norm nan \(learner=Mine: in 'final_norm.weight'\)"),
         (lambda grads, metrics: grads.update({NORM: grads[NORM] * np.inf}), "gradient norm"),
         (lambda grads, metrics: grads.update({NORM: grads[NORM][:1]}), r"'final_norm.weight' has shape \(1,\)"),
         (lambda grads, metrics: grads.update({NORM: grads[NORM].astype(mx.float16)}), "in float16; expected"),
