@@ -39,8 +39,8 @@ test unit: export PYTHONDONTWRITEBYTECODE :=
 test: $(VENV)/dev.done ## Everything: unit, parity, benchmarks (as tests), browser, notebooks
 	$(PY) -m pytest $(PARALLEL) --durations 25 --benchmark-disable $(NOTEBOOK_OPTIONS) notebooks tests
 
-unit: $(VENV)/dev.done ## The quick tests, half of all: no browser, no benchmarks, none of tests/slow.txt
-	$(PY) -m pytest $(PARALLEL) -m 'not slow' --ignore tests/browser --ignore tests/benchmarks tests
+unit: $(VENV)/dev.done ## The core of the tests, in a minute and a half: the files of tests/core.txt
+	$(PY) -m pytest $(PARALLEL) $$(cat tests/core.txt)
 
 bench: $(VENV)/dev.done ## Speed against peers, alone on the machine
 	$(PY) -m pytest tests/benchmarks --benchmark-quiet $(ARGS)

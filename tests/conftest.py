@@ -4,8 +4,6 @@ import asyncio
 import gc
 import os
 import signal
-from collections import Counter
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -32,36 +30,10 @@ settings.load_profile("kit")
 
 def pytest_addoption(parser):
     parser.addoption("--quick", action="store_true", help="tests/benchmarks: small models, few rounds, no race")
-    parser.addoption("--write-slow", action="store_true", help="write tests/slow.txt anew, after a run of all tests")
-
-
-# The functions of tests that took `SLOW_SECONDS` or more, all parameters together, each marked `slow`: a sixth of the
-# functions takes nine tenths of the time. `PYTEST_ADDOPTS=--write-slow make test` writes the file.
-SLOW, SLOW_SECONDS = Path(__file__).with_name("slow.txt"), 1.0
-seconds: Counter[str] = Counter()
-
-
-def function_of(nodeid):
-    return nodeid.split("[")[0]
 
 
 def pytest_configure(config):
-    config.slow = {*SLOW.read_text().split()}
     config.pluginmanager.register(notebook_runs.Plugin())
-
-
-def pytest_itemcollected(item):
-    if function_of(item.nodeid) in item.config.slow:
-        item.add_marker("slow")
-
-
-def pytest_runtest_logreport(report):
-    seconds[function_of(report.nodeid)] += report.duration
-
-
-def pytest_sessionfinish(session):
-    if session.config.getoption("write_slow") and "PYTEST_XDIST_WORKER" not in os.environ:
-        SLOW.write_text("".join(f"{name}\n" for name in sorted(seconds) if seconds[name] >= SLOW_SECONDS))
 
 
 BEGIN_WITH = (".ipynb", "test_notebooks_in_lab.py")  # a minute or two each
