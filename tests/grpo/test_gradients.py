@@ -249,8 +249,8 @@ def test_nan_among_the_old_log_probabilities(model, rollout):
 
 def test_old_log_probabilities_that_are_far_off(model):
     """The ratio of the better completion would overflow: the clip makes its part of the loss constant."""
-    loss, grads = compute_loss_and_gradients(*model, [[5]], [[6], [7]], [[-200.0], [-1.0]], [1.0, 0.0], 2)
-    clipped_loss, clipped = compute_loss_and_gradients(*model, [[5]], [[6], [7]], [[-20.0], [-1.0]], [1.0, 0.0], 2)
+    loss, grads = compute_loss_and_gradients(*model, [[5]], [[6], [7]], [[-200.0], [-3.6]], [1.0, 0.0], 2)
+    clipped_loss, clipped = compute_loss_and_gradients(*model, [[5]], [[6], [7]], [[-20.0], [-3.6]], [1.0, 0.0], 2)
     assert loss == clipped_loss
     assert all(mx.array_equal(grads[name], clipped[name]) for name in clipped)
     assert any(mx.abs(grad).max() > 0 for grad in grads.values())
