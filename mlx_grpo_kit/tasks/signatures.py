@@ -116,10 +116,11 @@ def reward_arguments(
         completion_ids = [list(ids) for ids in completion_ids]
     known = {"completion_ids": completion_ids, "messages": messages, "environments": environments}
     known = {name: [*values] for name, values in known.items() if values is not None}
-    rows = [{"answer": getattr(problem, "answer", None), **getattr(problem, "data", {})} for problem in problems]
+    rows = [{"answer": None, **getattr(problem, "data", {})} for problem in problems]
     columns = [key for key in (rows[0] if rows else {}) if all(key in row for row in rows)]
-    if not takes_names(func, columns):
+    if not takes_names(func, columns):  # which reads no answer: a problem may hide it
         return [list(problems), list(completions)], {name: each for name, each in known.items() if name in named}
+    rows = [{"answer": getattr(problem, "answer", None), **getattr(problem, "data", {})} for problem in problems]
     given = {key: [row[key] for row in rows] for key in columns}
     prompts = given["prompts"] = [getattr(problem, "prompt", problem) for problem in problems]
     turns = known.pop("messages", None) or [[{"role": "assistant", "content": text}] for text in completions]

@@ -12,7 +12,7 @@ import nbformat
 import numpy as np
 import pytest
 import torch
-from scipy.stats import ttest_rel
+from scipy.stats import rankdata, ttest_rel
 from transformers import Qwen3ForCausalLM
 
 from mlx_grpo_kit.assets import TINY
@@ -66,8 +66,22 @@ def test_all_completions_of_the_small_model_are_listed(wish):
             set(tokens[:-1]).isdisjoint(wish.ends) and (len(tokens) == wish.max_new_tokens or tokens[-1] in wish.ends)
             for tokens in tables
         )
-        [alone] = small.logps_row_by_row(small.CONFIG, small.params(wish.seed), [prompt], [next(iter(tables))])
+        params = small.params(wish.seed, wish.config)
+        [alone] = small.logps_row_by_row(wish.config, params, [prompt], [next(iter(tables))])
         assert logps[0] == pytest.approx(alone.sum(), abs=1e-5)
+
+
+def test_a_right_sampler_fits_whatever_it_is_seeded_with():
+    for shift in range(12):
+        answer = with_seed(lambda seed, shift=shift: seed + 1000 * shift)
+        assert [small.draw_and_judge(answer, wish) for wish in WISHES] == [small.FITS] * len(WISHES)
+
+
+def test_outcomes_that_never_came_are_missed_where_they_should_have_come():
+    probs = np.array([0.5, 0.3, 0.15, 0.04, 0.01])
+    counts = np.array([500, 300, 160, 40, 0])
+    assert small.fits(counts, probs)  # ten of a thousand
+    assert not small.fits(3 * counts, probs)  # thirty of three thousand
 
 
 def test_the_statistical_check_is_calibrated():
@@ -328,6 +342,36 @@ def greedy_row_by_row(config, params, prompts, ends, max_new_tokens, seed):
     return [list(found[tuple(prompt)]) for prompt in prompts]
 
 
+def filtered(change, place=None):
+    """A sampler whose logits are changed, in one place of the completions or in all."""
+
+    def answer(config, params, prompts, ends, max_new_tokens, seed):
+        width = max(map(len, prompts))
+        ids = mx.array([[0] * (width - len(prompt)) + prompt for prompt in prompts])
+        seen = mx.array([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+        for step, key in enumerate(mx.random.split(mx.random.key(seed), max_new_tokens)):
+            logits = qwen3_forward(config, params, ids, attention_mask=seen)[:, -1]
+            logits = change(logits) if place in (None, step) else logits
+            ids = mx.concatenate([ids, mx.random.categorical(logits, key=key)[:, None]], axis=1)
+        found = ids[:, width:].tolist()
+        stops = [next((place + 1 for place, token in enumerate(row) if token in ends), len(row)) for row in found]
+        return [row[:stop] for row, stop in zip(found, stops, strict=True)]
+
+    return answer
+
+
+def top_k(most):
+    return lambda logits: mx.where(logits >= mx.sort(logits, axis=-1)[:, -most, None], logits, -1e9)
+
+
+def without_one_token(logits):
+    return mx.where(mx.arange(logits.shape[-1]) == 1, -1e9, logits)
+
+
+def with_seed(change):
+    return lambda *arguments: sample_by_gumbel(*arguments[:-1], change(arguments[-1]))
+
+
 def gumbel_of(change):
     def answer(config, params, prompts, ends, max_new_tokens, seed):
         scaled = {**params, "final_norm.weight": params["final_norm.weight"] * change}  # all logits times that
@@ -420,9 +464,40 @@ def logps_with_half_of_the_gradient(config, params, prompts, completions):
     return logps / 2 + mx.stop_gradient(logps / 2), mask
 
 
+def logps_changed(logps=lambda logps: logps, mask=lambda logps, mask: mask, prompt=lambda prompt: prompt):
+    def answer(config, params, prompts, completions):
+        found, real = chapter.completion_logps(config, params, [*map(prompt, prompts)], completions)
+        return logps(found), mask(found, real)
+
+    return answer
+
+
+def logps_without_the_gradient_of(name):
+    def answer(config, params, prompts, completions):
+        params = {**params, name: mx.stop_gradient(params[name])}
+        return chapter.completion_logps(config, params, prompts, completions)
+
+    return answer
+
+
 def logps_by_numpy(config, params, prompts, completions):
     logps, mask = logps_by_cross_entropy(config, params, prompts, completions)
     return np.array(logps), mask
+
+
+def by_group(rule):
+    return lambda rewards, size: np.concatenate(
+        [rule(group) for group in np.reshape(rewards, (-1, size)).astype(float)]
+    )
+
+
+def running(rewards, group_size):
+    """The distance from the group's mean, divided by a running mean of the spreads before it."""
+    spread, found = 1.0, []
+    for group in np.reshape(rewards, (-1, group_size)):
+        found += [*((group - group.mean()) / spread)]
+        spread = 0.9 * spread + 0.1 * group.std()
+    return found
 
 
 def over_the_batch(rewards, group_size):
@@ -455,6 +530,15 @@ def gradient_of_centred_advantages(config, params, prompts, completions, advanta
     return gradient_of_reinforce(config, params, prompts, completions, centred)
 
 
+def gradient_over(count):
+    def answer(config, params, prompts, completions, advantages):
+        grads = gradient_of_reinforce(config, params, prompts, completions, advantages)
+        lengths = np.array([*map(len, completions)])
+        return {name: each * (lengths.sum() / count(lengths, np.array(advantages))) for name, each in grads.items()}
+
+    return answer
+
+
 def gradient_with_its_old_ones(config, params, prompts, completions, advantages):
     def loss(params):
         now, mask = per_token_logps(config, params, prompts, completions)
@@ -485,18 +569,47 @@ FEW = {name: values[:4] for name, values in chapter.NO_DIFFERENCE.items()}
         (1, first_token_for_all, "of the rows, where the model has"),
         (1, lambda *arguments: sample_by_gumbel(*arguments[:-1], 7), "The seed has no influence"),
         (1, lambda *arguments: sample_by_gumbel(*arguments)[:-1], "completions for"),
+        (1, filtered(top_k(5)), "no top-k, no top-p"),
+        (1, filtered(lambda logits: top_k(min(50, logits.shape[-1]))(logits)), "no top-k, no top-p"),
+        (1, filtered(lambda logits: logits / 0.85, place=0), "at temperature 1"),
+        (1, filtered(lambda logits: logits / 0.85, place=1), "at temperature 1"),
+        (1, filtered(lambda logits: logits / 0.85, place=2), "at temperature 1"),
+        (1, filtered(lambda logits: logits / 0.7, place=1), "in place 2 of the completions"),
+        (1, filtered(lambda logits: logits * 50, place=2), "in place 3 of the completions"),
+        (1, filtered(without_one_token), "token 0 in 6%, 1 in 0%"),
+        (1, with_seed(lambda seed: seed % 7), "the same completions for the seeds 3 and 1153152003"),
+        (1, with_seed(lambda seed: seed % 1000), "the same completions for the seeds 3 and 1153152003"),
+        (1, with_seed(lambda seed: seed % 2**16), "the same completions for the seeds 3 and 1073741827"),
+        (1, with_seed(lambda seed: min(seed, 10_000)), "the same completions for the seeds 1153152003 and 1073741827"),
         (1, lambda *arguments: "46", "a str, where a list"),
         (1, lambda *arguments: [[6]] * len(arguments[2]), "token ids go from 0 to 5"),
         (2, scored_by_their_own_place, "at its *own* position"),
         (2, logps_without_the_end, "never taught when to stop"),
         (2, logps_with_a_shifted_mask, "a mask whose row 0 is [0, 1, 1], where [1, 1, 0] was expected"),
         (2, logps_with_half_a_mask, "a mask whose row 0 is [0.5, 0.5, 0], where [1, 1, 0] was expected"),
+        (2, logps_changed(lambda logps: mx.maximum(logps, -20.0)), "expected"),
+        (2, logps_changed(lambda logps: mx.log(mx.exp(logps) + 1e-12)), "expected"),
+        (2, logps_changed(lambda logps: mx.log(mx.exp(logps))), "a gradient that is not finite"),
+        (2, logps_changed(mask=lambda logps, mask: mask * (logps < 0)), "a mask whose row 0"),
+        (2, logps_changed(mask=lambda logps, mask: logps * mask != 0), "a mask whose row 0"),
+        (2, logps_changed(prompt=lambda prompt: prompt[-8:]), "expected"),
+        (2, logps_without_the_gradient_of("layers.0.self_attn.k_norm.weight"), "a part of them is a constant"),
+        (2, logps_without_the_gradient_of("layers.1.input_layernorm.weight"), "a part of them is a constant"),
         (2, logps_by_numpy, "the way back to `params` is cut"),
         (2, logps_with_constant_embedding, "a part of them is a constant"),
         (2, logps_with_half_of_the_gradient, "a part of them is a constant"),
         (2, lambda *arguments: logps_by_cross_entropy(*arguments)[::-1], "the mask first"),
         (2, lambda *arguments: logps_by_cross_entropy(*arguments)[0], "expected"),
         (3, over_the_batch, "Compare within the group"),
+        (3, by_group(lambda group: rankdata(group) - (len(group) + 1) / 2), "without the sign of the distance"),
+        (3, by_group(lambda group: group - np.median(group)), "Compare with the *mean* of the group"),
+        (3, by_group(lambda group: group - (group.max() + group.min()) / 2), "without the sign of the distance"),
+        (3, by_group(lambda group: (group - group.mean()) / (group.mean() + 1e-4)), "without the sign of the distance"),
+        (3, by_group(lambda group: np.round(group - group.mean(), 2)), "without the sign of the distance"),
+        (3, by_group(lambda group: (group > 0.5) - (group > 0.5).mean()), "expected"),
+        (3, by_group(lambda group: group**2 - (group**2).mean()), "without the sign of the distance"),
+        (3, by_group(lambda group: np.clip(group, 0, 1) - np.clip(group, 0, 1).mean()), "expected"),
+        (3, running, "whose size, not their sign, changes with the rewards of other groups"),
         (3, with_whole_numbers, "drops every fraction"),
         (3, divided_by_the_batch, "divide by the spread of the group, or by nothing"),
         (3, divided_without_epsilon, "Add a small number to the standard deviation"),
@@ -507,6 +620,10 @@ FEW = {name: values[:4] for name, values in chapter.NO_DIFFERENCE.items()}
         (3, lambda rewards, size: np.reshape(minus_the_mean(rewards, size), (-1, size)), "not one list of numbers"),
         (4, gradient_of_everything, "The prompt's tokens are in the loss"),
         (4, gradient_of_centred_advantages, "Take the advantages as they are"),
+        (4, gradient_over(lambda lengths, pushes: lengths[pushes != 0].sum()), "their tokens count"),
+        (4, gradient_over(lambda lengths, pushes: lengths[np.abs(pushes) > 0.01].sum()), "their tokens count"),
+        (4, gradient_over(lambda lengths, pushes: len(lengths) * lengths.max()), "expected"),
+        (4, gradient_over(lambda lengths, pushes: max(lengths.sum(), 40)), "expected"),
         (4, gradient_with_its_old_ones, "The old log-probabilities have a gradient too"),
         (4, lambda *arguments: {n: -g for n, g in gradient_of_reinforce(*arguments).items()}, "The sign is reversed"),
         (6, ("no difference", as_if_run(FEW)), "Fewer than five seeds"),

@@ -28,6 +28,20 @@ class Judged(Exercise):
             return f"`{self.solution.__name__}({', '.join(map(show, case))})` gave {got}."
         return super()._complaint(case, expected, got, never_returns)
 
+    def _find_mistake(self, results):
+        """The mistake with these results; for words that have one cause alone, the mistake that they name once."""
+        found = super()._find_mistake(results)
+        if (
+            found is None
+            and (clear := next((r for r in results if isinstance(r, str) and r in CLEAR), None)) is not None
+        ):
+            place = results.index(clear)
+            found = next((each for each in self.mistakes if self._known_result(each.wrong, place) == clear), None)
+        return found
+
+
+CLEAR = (small.CUT_OFF, small.TOO_SURE)
+
 
 # -- a sampler --------------------------------------------------------------------------------------------------------
 
@@ -59,7 +73,7 @@ SAMPLE = Judged(
     "of different lengths. Return a list with a completion for each prompt: a list of token ids, drawn from the model "
     "at temperature 1. A completion ends with the first token that is in `ends`, which it keeps, or after "
     "`max_new_tokens` tokens. Equal seeds draw the same completions, and different seeds draw different ones. The "
-    "check draws a few thousand completions from a very small model and compares their frequencies with the "
+    "check draws a few thousand completions from very small models and compares their frequencies with the "
     "probabilities that the forward pass gives.",
     minutes=25,
     difficulty=2,
@@ -76,6 +90,7 @@ SAMPLE = Judged(
     cases=(
         (small.Wish("three prompts of the small model", [[2], [3, 0, 5], [4, 2, 2, 3, 5]], {1}, 3, 0),),
         (small.Wish("two prompts of another model, two end tokens", [[5, 3], [2, 4, 0, 3]], {1, 4}, 3, 1),),
+        (small.Wish("two prompts of a model with 64 tokens", [[2, 40], [7, 0, 63]], {1}, 1, 0, small.WIDE, times=4),),
     ),
     mistakes=(
         *slips(
@@ -209,8 +224,9 @@ SAMPLE = Judged(
         ),
     ),
     run=_draw,
-    explain="Thousands of completions, and their frequencies are the model's: greedy decoding, a clearly different "
-    "temperature or a shift by one place would have shown. A correct sampler fails this check once in a million.",
+    explain="Thousands of completions, and their frequencies are the model's: greedy decoding, top-k, a temperature of "
+    "0.85 at any place or a shift by one place would have shown. (A filter that takes away less than 1% of the "
+    "probability might not have.) A correct sampler fails this check about once in a million.",
 )
 
 
@@ -233,10 +249,20 @@ def completion_logps(config, params, prompts, completions):
 
 
 class Weights:
-    """The small model with the weights of a seed, as messages name it: the first two arguments of a call."""
+    """The small model with the weights of a seed, as messages name it: the first two arguments of a call.
 
-    def __init__(self, seed: int):
-        self.seed = seed
+    Args:
+        seed: of the weights.
+        sure: what all logits are multiplied by. Of a very sure model some log-probabilities are 0, some are below -30.
+    """
+
+    def __init__(self, seed: int, sure: float = 1.0):
+        self.seed, self.sure = seed, sure
+
+    def params(self) -> dict[str, mx.array]:
+        """The weights in new arrays."""
+        params = small.params(self.seed)
+        return {**params, "final_norm.weight": params["final_norm.weight"] * self.sure}
 
     def __repr__(self) -> str:
         return "config, params"
@@ -245,7 +271,7 @@ class Weights:
 def _score(function, weights, prompts, completions):
     """(log-probabilities at real tokens, mask): those of the solution come from rows without padding, by NumPy."""
     seed, rows = weights.seed, len(prompts)
-    params = small.params(seed)
+    params = weights.params()
     longest = max(map(len, completions))
     right_mask = np.array([[int(place < len(each)) for place in range(longest)] for each in completions])
     if function is completion_logps:
@@ -279,15 +305,23 @@ def _score(function, weights, prompts, completions):
     if np.array_equal(np.array(logps, dtype=float), right_mask):
         return small.Misfit("the mask first, where (log-probabilities, mask) was expected")
     kept = mx.where(real, logps, 0.0)
-    expected, _ = rights(small.params(seed))
+    expected, _ = rights(weights.params())
     if not np.allclose(kept, mx.where(real, expected, 0.0), atol=1e-4):
         return kept, mask
-    grads, wanted = gradient_of(numbers, small.params(seed)), gradient_of(rights, small.params(seed))
+    grads, wanted = gradient_of(numbers, weights.params()), gradient_of(rights, weights.params())
     wish = "the gradient of every log-probability"
+    if not all(mx.isfinite(each).all().item() for each in grads.values()):
+        return small.Misfit(
+            f"the right numbers with a gradient that is not finite, where {wish} was expected (a probability that is "
+            "rounded to 0 has no logarithm; `mx.logsumexp` needs no probabilities)"
+        )
     if not any(mx.abs(each).max().item() > 0 for each in grads.values()):
         return small.Misfit(f"the right numbers without a gradient in `params`, where {wish} was expected")
     largest = max(mx.abs(each).max().item() for each in wanted.values())
-    if any(mx.abs(grads[name] - each).max().item() > 1e-3 * largest for name, each in wanted.items()):
+    if any(
+        mx.abs(grads[name] - each).max().item() > 1e-3 * mx.abs(each).max().item() + 1e-6 * largest
+        for name, each in wanted.items()
+    ):
         return small.Misfit(f"the right numbers with a part of their gradient in `params`, where {wish} was expected")
     for row, (found, wanted) in enumerate(zip(np.array(mask).tolist(), right_mask.tolist())):
         if found != wanted:
@@ -347,6 +381,7 @@ LOGPS = Judged(
     ),
     cases=(
         (Weights(0), [[2, 3], [4], [5, 2, 3, 3]], [[3, 1], [2, 0, 5], [1]]),
+        (Weights(1, sure=20.0), [[2, 3], [4, 0, 5, 5] * 4], [[3] * 12, [2, 0]]),
         *drawn(3, lambda rng: (Weights(int(rng.integers(0, 3))), *small.ragged(rng))),
     ),
     mistakes=(
@@ -490,14 +525,16 @@ def _properties(function, rewards, group_size):
         return Told(f"{found.size} numbers for {given.size} rewards")
     if not np.isfinite(found).all():
         return Told("numbers that are not finite")
-    changed = [*rewards[:group_size], *(each * 3 + 2 for each in rewards[group_size:])]
-    with_others = np.asarray(function(changed), dtype=float).reshape(-1)[:group_size]
-    first = found[:group_size]
-    if not np.allclose(with_others, first, atol=ROUNDING):
-        lengths = np.linalg.norm(first) * np.linalg.norm(with_others)
-        if lengths > 0 and first @ with_others > (1 - 1e-6) * lengths:
-            return Told("advantages whose size, not their sign, changes with the rewards of other groups")
-        return Told("advantages that change with the rewards of other groups")
+    for start in range(0, len(rewards), group_size):
+        own = slice(start, start + group_size)
+        changed = [each * 3 + 2 for each in rewards]
+        changed[own] = rewards[own]
+        with_others, alone = np.asarray(function(changed), dtype=float).reshape(-1)[own], found[own]
+        if not np.allclose(with_others, alone, atol=ROUNDING):
+            lengths = np.linalg.norm(alone) * np.linalg.norm(with_others)
+            if lengths > 0 and alone @ with_others > (1 - 1e-6) * lengths:
+                return Told("advantages whose size, not their sign, changes with the rewards of other groups")
+            return Told("advantages that change with the rewards of other groups")
     if (found >= 0).all():
         return Told("no negative number for any answer")
     groups, pushes = (each.reshape(-1, group_size) for each in (given, found))
@@ -506,12 +543,14 @@ def _properties(function, rewards, group_size):
         return Told("advantages that are not 0 in a group of equal rewards")
     above = groups - groups.mean(axis=1, keepdims=True)
     clear = (np.abs(above) > 1e-9) & ~tied[:, None]
-    if (pushes[clear] * above[clear] < 0).all():
+    signs = np.sign(pushes[clear]) * np.sign(above[clear])
+    if (signs < 0).all():
         return Told("negative advantages for the better answers")
-    if (pushes[clear] * above[clear] <= 1e-9).any():
+    if (signs <= 0).any():
         return Told("advantages without the sign of the distance from the group's mean")
     for row, push in zip(groups, pushes):
-        if (np.diff(push[np.argsort(row, kind="stable")]) < -ROUNDING).any():
+        falls = np.subtract.outer(push, push) < -1e-5 * np.abs(push).max()
+        if (falls & (np.subtract.outer(row, row) > 0)).any():
             return Told("a smaller advantage for a better answer of the same group")
     return GOOD
 
@@ -545,6 +584,9 @@ ADVANTAGES = Exercise(
         ([1, 0, 0, 0, 1, 1, 1, 1], 4),
         ([0.0, 0.1, 0.2, 0.3, 0.4, 0.5, *[0.7] * 6, *[0.1] * 6], 6),  # the mean of six times 0.7 is not quite 0.7
         ([0.0, 1.0, 0.5, 0.5, 0.0, 0.0, 1.0, 0.0], 2),
+        ([0.0, 0.3, 0.4, 1.0, 0.0, 0.4, 0.0, 1.0, 1.0, 0.0, 0.7, 1.0], 4),  # the mean is not the middle
+        ([-1.0, -0.5, -3.0, -0.2, -2.0, -2.0, -2.0, -2.0, -1.0, 3.0, -1.0, -1.0], 4),
+        ([0.5, 0.501, 0.5, 0.5, 100.0, 101.0, 103.0, 100.0], 4),
         *drawn(4, _draw_rewards),
     ),
     mistakes=slips(
@@ -558,6 +600,15 @@ ADVANTAGES = Exercise(
             message=(
                 "The mean is that of the whole batch. Then every answer to an easy question is pushed up and every "
                 "answer to a hard one down, whatever it says. Compare within the group."
+            ),
+        ),
+        Slip(
+            "the middle of the group",
+            "- above = groups - groups.mean(axis=1, keepdims=True)",
+            "+ above = groups - np.median(groups, axis=1, keepdims=True)",
+            message=(
+                "Compare with the *mean* of the group. Ranks and the median say who is in the better half, which is "
+                "another question: of the rewards 0, 0.3, 0.4 and 1 the third is above the median and below the mean."
             ),
         ),
         Slip(
@@ -655,10 +706,11 @@ class Batch:
         seed: of the weights, the completions and the rewards.
         shipped: by the shipped model.
         only: how many of the completions are given to an answer. The advantages of a part do not add up to 0.
+        tied: all rewards of the second group are 1, so that its advantages are 0.
     """
 
-    def __init__(self, words: str, seed: int, shipped: bool = False, only: int = 16):
-        self.words, self.seed, self.shipped, self.only = words, seed, shipped, only
+    def __init__(self, words: str, seed: int, shipped: bool = False, only: int = 16, tied: bool = False):
+        self.words, self.seed, self.shipped, self.only, self.tied = words, seed, shipped, only, tied
 
     def __repr__(self) -> str:
         return self.words
@@ -668,6 +720,8 @@ class Batch:
         rng = np.random.default_rng(self.seed)
         rewards = (rng.random(16) < 0.4).astype(float)
         rewards[:2] = rewards[8:10] = 0.0, 1.0
+        if self.tied:
+            rewards[8:] = 1.0
         if not self.shipped:
             prompts, completions = small.ragged(rng, rows=16)
             prompts = [[*prompts[row // 8]] for row in range(16)]
@@ -739,7 +793,7 @@ GRADIENT = Exercise(
     "Return a dictionary with an array for each name in `params`, to be used for gradient *descent*. The check takes "
     "batches of the small model and one of the shipped model, and compares every number with the kit's gradient "
     "(`mlx_grpo_kit.grpo.minimal.gradient`, which tests compare with the trainer's). One batch is a part of a larger "
-    "one: its advantages do not add up to 0.",
+    "one: its advantages do not add up to 0. In another a whole group has the advantage 0.",
     minutes=15,
     difficulty=2,
     solution=gradient,
@@ -755,6 +809,7 @@ GRADIENT = Exercise(
         (Batch("a batch of the small model", 0),),
         (Batch("a part of another batch of the small model", 1, only=11),),
         (Batch("a batch of the shipped model", 2, shipped=True),),
+        (Batch("a batch with a group of equal rewards", 3, tied=True),),
     ),
     mistakes=(
         Mistake(
@@ -805,6 +860,17 @@ GRADIENT = Exercise(
                 message=(
                     "The mean of the batch is subtracted from the advantages. That changes nothing while they add up "
                     "to 0, as in a batch of whole groups. Take the advantages as they are."
+                ),
+                hint=3,
+            ),
+            Slip(
+                "rows of advantage 0 left out",
+                "- return -(ratio * advantages * mask).sum() / mask.sum()",
+                "+ return -(ratio * advantages * mask).sum() / (mask * (advantages != 0)).sum()",
+                message=(
+                    "Completions with advantage 0 add nothing to the sum, but their tokens count: the denominator is "
+                    "the number of all completion tokens of the batch, in TRL too. Without them the gradient grows "
+                    "the more groups are all right or all wrong."
                 ),
                 hint=3,
             ),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -24,11 +26,14 @@ CONFIG = Qwen3Config(
     max_position_embeddings=32,
     tie_word_embeddings=True,
 )
+WIDE = replace(CONFIG, vocab_size=64)  # and nearly flat, so that what a filter such as top-k takes away is common
 COPIES = 600  # rows for each prompt
-UNLIKELY = 1e-6  # the probability that a correct sampler fails for a prompt by chance
-FAR = 5.5  # standard deviations
+UNLIKELY = 1e-7  # the probability that a correct sampler fails a test by chance
+FAR, NEAR = 5.5, 3.0  # standard deviations
+SEEDS = (3, 3, 4, 3 + 1_153_152_000, 3 + 2**30)
+"""Of short draws. Two differ by a multiple of each number up to 16, of 100, 1,000 and 1,024, two by a power of 2."""
 TEMPERATURES = [1.1**power for power in range(-14, 25) if power]
-CUTS = [*((most, 1.0) for most in range(2, 6)), *((6, mass) for mass in (0.5, 0.7, 0.8, 0.9, 0.95, 0.98))]
+CUTS = [*((most, 1.0) for most in range(2, 64)), *((64, mass) for mass in (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99))]
 """Top-k and top-p: the number of tokens that are kept, and the probability that they reach."""
 
 FITS = Told("each completion about as often as the model gives it")
@@ -51,17 +56,17 @@ class Misfit(Told):
     """A description that says by itself what was expected."""
 
 
-def params(seed: int) -> dict[str, mx.array]:
-    """Random weights of the small model, large enough that its probabilities differ; new arrays in each call."""
-    return copied(_weights(seed))
+def params(seed: int, config: Qwen3Config = CONFIG) -> dict[str, mx.array]:
+    """Random weights of a small model, large enough that its probabilities differ; new arrays in each call."""
+    return copied(_weights(seed, config.vocab_size))
 
 
 @cache
-def _weights(seed: int) -> dict[str, mx.array]:
-    rng = np.random.default_rng(seed)
+def _weights(seed: int, vocab_size: int) -> dict[str, mx.array]:
+    rng, size = np.random.default_rng(seed), 0.6 * math.sqrt(CONFIG.vocab_size / vocab_size)
     return {
-        name: mx.array((rng.normal(size=shape) * 0.6 + (len(shape) == 1)).astype(np.float32))
-        for name, shape in param_shapes(CONFIG).items()
+        name: mx.array((rng.normal(size=shape) * size + (len(shape) == 1)).astype(np.float32))
+        for name, shape in param_shapes(replace(CONFIG, vocab_size=vocab_size)).items()
     }
 
 
@@ -88,7 +93,7 @@ def logps_row_by_row(config: Qwen3Config, params: dict, prompts: Sequence, compl
 
 
 class Wish:
-    """What a sampler is asked for: completions of some prompts of the small model.
+    """What a sampler is asked for: completions of some prompts of a small model.
 
     Args:
         words: for messages.
@@ -96,11 +101,22 @@ class Wish:
         ends: the ids of end tokens.
         max_new_tokens: the limit.
         seed: of the model's weights.
+        config: CONFIG or WIDE.
+        times: how many times COPIES rows are drawn for each prompt.
     """
 
-    def __init__(self, words: str, prompts: list[list[int]], ends: Collection[int], max_new_tokens: int, seed: int):
+    def __init__(
+        self,
+        words: str,
+        prompts: list[list[int]],
+        ends: Collection[int],
+        max_new_tokens: int,
+        seed: int,
+        config: Qwen3Config = CONFIG,
+        times: int = 1,
+    ):
         self.words, self.prompts, self.ends = words, prompts, sorted(ends)
-        self.max_new_tokens, self.seed = max_new_tokens, seed
+        self.max_new_tokens, self.seed, self.config, self.times = max_new_tokens, seed, config, times
 
     def __repr__(self) -> str:
         return self.words
@@ -111,7 +127,7 @@ class Wish:
         Short and long prompts alternate, so that completions in another order show.
         """
         rows = [list(prompt) for _ in range(copies) for prompt in self.prompts]
-        drawn = sample(CONFIG, params(self.seed), rows, [*self.ends], self.max_new_tokens, seed)
+        drawn = sample(self.config, params(self.seed, self.config), rows, [*self.ends], self.max_new_tokens, seed)
         if drawn is None:
             return None
         if shape_of(drawn) is not None and hasattr(drawn, "tolist"):
@@ -126,26 +142,36 @@ class Wish:
                 return Misfit(f"a completion that is a {type(each).__name__}, where a list of token ids was expected")
         plain = [[token.item() if hasattr(token, "item") else token for token in each] for each in plain]
         for token in itertools.chain(*plain):
-            if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < CONFIG.vocab_size:
-                return Misfit(f"{token!r} in a completion, where token ids go from 0 to {CONFIG.vocab_size - 1}")
+            if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < self.config.vocab_size:
+                return Misfit(f"{token!r} in a completion, where token ids go from 0 to {self.config.vocab_size - 1}")
         return plain
 
     def probabilities(self, prompt: Sequence[int]) -> dict[tuple[int, ...], list[float]]:
         """Every completion of a prompt with the log-probabilities of all tokens at each of its places: [T, V]."""
-        return _probabilities(self.seed, tuple(prompt), tuple(self.ends), self.max_new_tokens)
+        return _probabilities(self.config.vocab_size, self.seed, tuple(prompt), tuple(self.ends), self.max_new_tokens)
+
+    def next_logps(self, ids: Sequence[Sequence[int]]) -> np.ndarray:
+        """Log-probabilities [B, V] of the token after rows of equal length."""
+        return _next_logps(self.config.vocab_size, self.seed, ids)
+
+
+def _next_logps(vocab_size: int, seed: int, ids: Sequence[Sequence[int]]) -> np.ndarray:
+    config = replace(CONFIG, vocab_size=vocab_size)
+    return log_softmax(qwen3_forward(config, params(seed, config), mx.array(ids))[:, -1])
 
 
 @cache
-def _probabilities(seed: int, prompt: tuple, ends: tuple, longest: int) -> dict[tuple[int, ...], np.ndarray]:
+def _probabilities(
+    vocab_size: int, seed: int, prompt: tuple, ends: tuple, longest: int
+) -> dict[tuple[int, ...], np.ndarray]:
     finished: dict[tuple[int, ...], np.ndarray] = {}
     level: dict[tuple[int, ...], list[np.ndarray]] = {(): []}
     for _ in range(longest):
-        ids = mx.array([[*prompt, *tokens] for tokens in level])
-        tables = log_softmax(qwen3_forward(CONFIG, params(seed), ids)[:, -1])
+        tables = _next_logps(vocab_size, seed, [[*prompt, *tokens] for tokens in level])
         grown = {
             (*tokens, token): [*before, table]
             for (tokens, before), table in zip(level.items(), tables, strict=True)
-            for token in range(CONFIG.vocab_size)
+            for token in range(vocab_size)
         }
         finished |= {tokens: np.array(rows) for tokens, rows in grown.items() if tokens[-1] in ends}
         level = {tokens: rows for tokens, rows in grown.items() if tokens[-1] not in ends}
@@ -154,11 +180,12 @@ def _probabilities(seed: int, prompt: tuple, ends: tuple, longest: int) -> dict[
 
 def draw_and_judge(sample: Callable[..., Any], wish: Wish) -> Any:
     """Draw thousands of completions with a reader's sampler, and say in words how they compare with the model's."""
-    few = [wish.draw(sample, 20, seed) for seed in (3, 3, 4)]
+    few = [wish.draw(sample, 20, seed) for seed in SEEDS]
     for each in few:
         if each is None or isinstance(each, Told):
             return each
-    drawn = wish.draw(sample, COPIES, 5)
+    copies = COPIES * wish.times
+    drawn = wish.draw(sample, copies, 5)
     if drawn is None or isinstance(drawn, Told):
         return drawn
     ends, longest = set(wish.ends), wish.max_new_tokens
@@ -174,12 +201,19 @@ def draw_and_judge(sample: Callable[..., Any], wish: Wish) -> Any:
         return GREEDY if [tuple(group[0]) for group in groups] == likeliest else ONE_DRAW
     crowds = _crowds(wish, wish.prompts, groups)
     wrong = [crowd for crowd in crowds if not crowd.fits(1.0)]
-    if not wrong and abs(_surprise(crowds)) < FAR:
+    by_place = [_surprise(crowds, [place]) for place in range(longest)]
+    if not wrong and max(map(abs, (*by_place, _surprise(crowds, range(longest))))) < FAR:
         if few[0] != few[1]:
             return VARIES
-        return REPEATS if few[0] == few[2] else FITS
+        if few[0] == few[2]:
+            return REPEATS
+        seeds = [pair for pair in itertools.combinations(range(1, len(SEEDS)), 2) if few[pair[0]] == few[pair[1]]]
+        if not seeds:
+            return FITS
+        one, other = (SEEDS[place] for place in seeds[0])
+        return Misfit(f"the same completions for the seeds {one} and {other}, where each seed draws its own")
     for falling in (False, True):
-        in_blocks = [drawn[place : place + COPIES] for place in range(0, len(drawn), COPIES)]
+        in_blocks = [drawn[place : place + copies] for place in range(0, len(drawn), copies)]
         by_length = sorted(wish.prompts, key=len, reverse=falling)
         if wrong and all(crowd.fits(1.0) for crowd in _crowds(wish, by_length, in_blocks)):
             return ORDER
@@ -190,10 +224,17 @@ def draw_and_judge(sample: Callable[..., Any], wish: Wish) -> Any:
         return TOO_SURE if likeliest < 1 else TOO_WILD
     if any(all(crowd.fits(1.0, *cut) for crowd in crowds) for cut in CUTS):
         return CUT_OFF
+    odd = [place for place, far in enumerate(by_place) if abs(far) >= NEAR]
+    if len(odd) == 1 < longest and all(np.count_nonzero(crowd.first) > 1 for crowd in crowds):
+        sure, which = ("below", "likely") if by_place[odd[0]] > 0 else ("above", "unlikely")
+        return Misfit(
+            f"{which} tokens too often in place {odd[0] + 1} of the completions, as if the logits there had been "
+            f"divided by a temperature {sure} 1, where every place is drawn at temperature 1"
+        )
     longest_prompt = max(map(len, wish.prompts))
-    if all(len(crowd.prompt) < longest_prompt for crowd in wrong):
+    if wrong and all(len(crowd.prompt) < longest_prompt for crowd in wrong):
         return PADDING
-    return wrong[0].in_words()
+    return wrong[0].in_words() if wrong else LATER_TOKENS
 
 
 def _greedy(wish: Wish, prompt: Sequence[int]) -> tuple[int, ...]:
@@ -212,26 +253,34 @@ class _Crowd:
     """The completions of one prompt, counted."""
 
     def __init__(self, wish: Wish, prompt: Sequence[int], group: list[list[int]]):
-        self.seed, self.prompt = wish.seed, prompt
+        self.wish, self.prompt = wish, prompt
         self.outcomes = wish.probabilities(prompt)
         places = {tokens: place for place, tokens in enumerate(self.outcomes)}
         self.counts = np.bincount([places[tuple(each)] for each in group], minlength=len(places))
-        self.first = np.bincount([each[0] for each in group], minlength=CONFIG.vocab_size)
+        self.first = np.bincount([each[0] for each in group], minlength=wish.config.vocab_size)
         self.first_probs = np.exp(next(iter(self.outcomes.values()))[0])
         # All completions in one array, filled up to the length of the longest.
         self.exists = np.arange(wish.max_new_tokens) < np.array([*map(len, places)])[:, None]
         self.tokens = np.zeros(self.exists.shape, dtype=int)
         self.tokens[self.exists] = [*itertools.chain(*places)]
-        self.tables = np.zeros((*self.exists.shape, CONFIG.vocab_size))
+        self.tables = np.zeros((*self.exists.shape, wish.config.vocab_size))
         self.tables[self.exists] = np.concatenate([*self.outcomes.values()])
 
-    def logps(self, temperature: float, most: int = CONFIG.vocab_size, mass: float = 1.0) -> np.ndarray:
+    def logps(self, temperature: float, most: int = WIDE.vocab_size, mass: float = 1.0) -> np.ndarray:
         """Of all completions, in the order of `outcomes`; with top-k if `most` is set, with top-p if `mass` is."""
         logps = _cut(log_softmax(self.tables / temperature), most, mass)
         chosen = np.take_along_axis(logps, self.tokens[..., None], axis=-1)[..., 0]
         return np.where(self.exists, chosen, 0.0).sum(axis=1)
 
-    def fits(self, temperature: float, most: int = CONFIG.vocab_size, mass: float = 1.0) -> bool:
+    def surprise(self, places: Sequence[int]) -> tuple[float, float]:
+        """The sum over drawn tokens of log-probability minus its expectation after the same text, and its variance."""
+        probs, here = np.exp(self.tables), self.counts[:, None] * self.exists
+        means = (probs * self.tables).sum(axis=-1)
+        variances = (probs * self.tables**2).sum(axis=-1) - means**2
+        chosen = np.take_along_axis(self.tables, self.tokens[..., None], axis=-1)[..., 0]
+        return tuple(float((here * each)[:, places].sum()) for each in (chosen - means, variances))
+
+    def fits(self, temperature: float, most: int = WIDE.vocab_size, mass: float = 1.0) -> bool:
         """Whether chance may have made these counts at a temperature, or with top-k or top-p."""
         probs = np.exp(self.logps(temperature, most, mass))
         if (certain := probs > 1 - 1e-9).any():
@@ -246,8 +295,7 @@ class _Crowd:
         """Whether the first tokens are what the model expects in the place of the prompt's last token."""
         if len(self.prompt) < 2 or fits(self.first, self.first_probs):
             return False
-        logits = qwen3_forward(CONFIG, params(self.seed), mx.array([self.prompt[:-1]]))[0, -1]
-        return fits(self.first, np.exp(log_softmax(logits)))
+        return fits(self.first, np.exp(self.wish.next_logps([self.prompt[:-1]])[0]))
 
     def in_words(self) -> Told:
         """How the first tokens differ from the model's, or that only later ones do."""
@@ -271,23 +319,28 @@ def _cut(logps: np.ndarray, most: int, mass: float) -> np.ndarray:
     return found
 
 
-def _surprise(crowds: Sequence[_Crowd]) -> float:
-    """The mean log-probability of what was drawn, in standard deviations above what the model itself expects.
+def _surprise(crowds: Sequence[_Crowd], places: Sequence[int]) -> float:
+    """The mean log-probability of the tokens at some places, in standard deviations above the model's own.
 
     Another temperature moves it most, so it is seen here long before single frequencies look wrong.
     """
-    above, variance = 0.0, 0.0
-    for crowd in crowds:
-        logps = crowd.logps(1.0)
-        mean = np.exp(logps) @ logps
-        above += crowd.counts @ (logps - mean)
-        variance += crowd.counts.sum() * (np.exp(logps) @ (logps - mean) ** 2)
-    return float(above / np.sqrt(variance))
+    above, variance = map(sum, zip(*(crowd.surprise([*places]) for crowd in crowds), strict=True))
+    return above / math.sqrt(variance)
 
 
 def fits(counts: np.ndarray, probs: np.ndarray) -> bool:
-    """Pearson's test: whether draws with these probabilities may well give these counts."""
-    return _tail_of(counts, probs) > UNLIKELY
+    """Whether draws with these probabilities may well give these counts: Pearson's test, and nothing common missing."""
+    return _tail_of(counts, probs) > UNLIKELY and not _misses_too_much(counts, probs)
+
+
+def _misses_too_much(counts: np.ndarray, probs: np.ndarray) -> bool:
+    """Whether outcomes that never came should have come: some s of them, with n draws and the probability p together.
+
+    The chance is at most (number of ways to choose s outcomes) * exp(-n p).
+    """
+    missing = np.sort((probs * counts.sum())[counts == 0])[::-1].cumsum()
+    ways = [math.log(math.comb(counts.size, size + 1)) for size in range(missing.size)]
+    return bool((missing - ways > -math.log(UNLIKELY)).any())
 
 
 def _tail_of(counts: np.ndarray, probs: np.ndarray) -> float:
