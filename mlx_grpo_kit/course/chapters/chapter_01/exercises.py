@@ -92,10 +92,9 @@ TWO_POINTS = Exercise(
         (square, -0.5, 0.5),
         *drawn(2, _point_and_step),
     ),
-    mistakes=(
-        *slips(
-            forward_slope,
-            r"""
+    mistakes=slips(
+        forward_slope,
+        r"""
 @ return (f(x + h) - f(x)) / h
 rise only (2)
 + return (f(x + h) - f(x))
@@ -124,16 +123,19 @@ distance with its rounding error (2)
 the left point (2)
 + return (f(x) - f(x - h)) / h
 ! That is the slope between x - h and x. The second point is x + h.
+central (2)
++ return (f(x + h) - f(x - h)) / (2 * h)
+! That is the slope between x - h and x + h. It is more accurate, and it is the next exercise; here, use only x and x +
+! h.
 """,
-        ),
-        Mistake(
-            "central",
-            central_slope,
-            "That is the slope between x - h and x + h. It is more accurate, and it is the next exercise; here, "
-            "use only x and x + h.",
-            hint=2,
-        ),
     ),
+    also_wrong=r"""
+# remembers the value at a point
+remembered = {}
+def remembers_by_the_point(f, x, h):
+    remembered.setdefault(x, f(x))
+    return (f(x + h) - remembered[x]) / h
+""",
 )
 
 
@@ -203,6 +205,10 @@ distance with its rounding error (2)
         ),
     ),
     explain="The errors of the two sides cancel: if you halve h, the error falls to a quarter, not to a half.",
+    also_right=r"""
+# the mean of both sides
+lambda f, x, h: 0.5 * ((f(x + h) - f(x)) / h + (f(x) - f(x - h)) / h)
+""",
 )
 
 
@@ -264,6 +270,12 @@ BY_EYE = Exercise(
     ),
     explain="In a product, the slope for one factor is the other factor; in a sum, each slope is 1. Chapter 02 "
     "builds on these two rules.",
+    also_right=r"""
+import numpy as np
+
+# an array
+np.array([-3.0, 2.0, 1.0])
+""",
 )
 
 
@@ -273,28 +285,6 @@ def partial(f, args, i, h):
     ahead[i] += h
     behind[i] -= h
     return (f(*ahead) - f(*behind)) / (2 * h)
-
-
-def _moves_the_list(f, args, i, h):
-    before = f(*args)
-    args[i] += h
-    return (f(*args) - before) / h
-
-
-def _moves_and_returns(f, args, i, h):
-    args[i] += h
-    ahead = f(*args)
-    args[i] -= 2 * h
-    return (ahead - f(*args)) / (2 * h)
-
-
-def _moves_it_back(f, args, i, h):
-    args[i] += h
-    ahead = f(*args)
-    args[i] -= 2 * h
-    behind = f(*args)
-    args[i] += h
-    return (ahead - behind) / (2 * h)
 
 
 ONE_OF_SEVERAL = Exercise(
@@ -320,10 +310,9 @@ ONE_OF_SEVERAL = Exercise(
         (cube, [-2.0], 0, -0.5),
         *drawn(3, lambda rng: (product_plus, rng.normal(size=3).tolist(), int(rng.integers(3)), rng.normal())),
     ),
-    mistakes=(
-        *slips(
-            partial,
-            r'''
+    mistakes=slips(
+        partial,
+        r'''
 @ ahead[i] += h
 @ behind[i] -= h
 all move
@@ -372,26 +361,37 @@ whole numbers
 +     ahead, behind = np.array(args), np.array(args)
 ! A NumPy array of integers stays an array of integers, so you cannot add a fraction h to it. Use `list(args)` or
 ! `np.array(args, dtype=float)`.
+
+@ ahead, behind = list(args), list(args)
+@ ahead[i] += h
+@ behind[i] -= h
+@ return (f(*ahead) - f(*behind)) / (2 * h)
+changes the list
++ before = f(*args)
++ args[i] += h
++ return (f(*args) - before) / h
+! That looks to one side only, and it changes the caller's list: `args[i] += h` writes into it. Work on copies.
+leaves the list moved
++ args[i] += h
++ ahead = f(*args)
++ args[i] -= 2 * h
++ return (ahead - f(*args)) / (2 * h)
+! `args[i] += h` writes into the caller's list, and the list stays changed. Work on copies.
+moves it back
++ args[i] += h
++ ahead = f(*args)
++ args[i] -= 2 * h
++ behind = f(*args)
++ args[i] += h
++ return (ahead - behind) / (2 * h)
+! Moving back does not always restore the number: x + h - 2 * h + h may differ from x by a rounding error. Work on
+! copies.
 ''',
-        ),
-        Mistake(
-            "changes the list",
-            _moves_the_list,
-            "That looks to one side only, and it changes the caller's list: `args[i] += h` writes into it. Work on "
-            "copies.",
-        ),
-        Mistake(
-            "leaves the list moved",
-            _moves_and_returns,
-            "`args[i] += h` writes into the caller's list, and the list stays changed. Work on copies.",
-        ),
-        Mistake(
-            "moves it back",
-            _moves_it_back,
-            "Moving back does not always restore the number: x + h - 2 * h + h may differ from x by a rounding "
-            "error. Work on copies.",
-        ),
     ),
+    also_right=r"""
+# by another exercise
+lambda f, args, i, h: central_slope(lambda x: f(*args[:i], x, *args[i + 1 :]), args[i], h)
+""",
 )
 
 
@@ -452,4 +452,12 @@ df of dg (2)
 """,
     ),
     explain="Backpropagation does nothing else, one operation after another.",
+    also_wrong=r"""
+# remembers the inner point
+remembered = {}
+def remembers_the_inner_point(df, g, dg, x):
+    return df(remembered.setdefault(("g", x), g(x))) * dg(x)
+# 0 where x is 0
+lambda df, g, dg, x: df(g(x)) * dg(x) if x else 0.0
+""",
 )

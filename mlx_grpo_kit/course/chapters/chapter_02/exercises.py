@@ -133,6 +133,12 @@ BY_HAND = Exercise(
         Mistake("f by its own size", (12.0, 3.0, 3.0, 3.0), "When f grows by 1, L grows by d: what is d?"),
         Mistake("the first graph", (6.0, -4.0, -2.0, 4.0), "Those are the slopes for the numbers of the first graph."),
     ),
+    also_right=r"""
+import torch
+
+# a tensor
+torch.tensor([12.0, 3.0, 3.0, 2.0])
+""",
 )
 
 
@@ -145,19 +151,6 @@ def local_derivatives(op, a, b):
     if op == "*":
         return b, a
     return 1 / b, -a / b**2
-
-
-def _measured(op, a, b):
-    compute = {"+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b, "/": lambda a, b: a / b}[op]
-    h = 1e-5
-    return (
-        (compute(a + h, b) - compute(a - h, b)) / (2 * h),
-        (compute(a, b + h) - compute(a, b - h)) / (2 * h),
-    )
-
-
-def _all_four(op, a, b):
-    return {"+": (1.0, 1.0), "-": (1.0, -1.0), "*": (b, a), "/": (1 / b, -a / b**2)}[op]
 
 
 def _rule_or_measurement(function, op, a, b):
@@ -200,10 +193,9 @@ RULES = Exercise(
         *[case for op in "+-*/" for case in drawn(1, lambda rng, op=op: (op, rng.normal(), rng.normal()))],
     ),
     run=_rule_or_measurement,
-    mistakes=(
-        *slips(
-            local_derivatives,
-            r"""
+    mistakes=slips(
+        local_derivatives,
+        r"""
 @ return b, a
 product (2)
 + return a, b
@@ -233,58 +225,43 @@ quotient without a (2)
 quotient without a square (2)
 + return 1 / b, -a / b
 ! The slope of 1 / b is -1 / b**2, with a square.
+
+@ if op == "+":
+@     return 1.0, 1.0
+@ if op == "-":
+@     return 1.0, -1.0
+@ if op == "*":
+@     return b, a
+@ return 1 / b, -a / b**2
+all four at every call
++ return {"+": (1.0, 1.0), "-": (1.0, -1.0), "*": (b, a), "/": (1 / b, -a / b**2)}[op]
+! Your function computes all four pairs in every call, and the pair of the quotient does not exist if b is 0. Compute
+! only the pair for `op`.
+measured (2)
++ compute = {"+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b, "/": lambda a, b: a / b}[op]
++ h = 1e-5
++ return (
++     (compute(a + h, b) - compute(a - h, b)) / (2 * h),
++     (compute(a, b + h) - compute(a, b - h)) / (2 * h),
++ )
+! A measured slope is wrong when its step is tiny compared with the numbers. The rule of each operation is exact: for a
+! * b the slope for a is b, at any size.
 """,
-        ),
-        Mistake(
-            "all four at every call",
-            _all_four,
-            "Your function computes all four pairs in every call, and the pair of the quotient does not exist if b "
-            "is 0. Compute only the pair for `op`.",
-            hint=1,
-        ),
-        Mistake(
-            "measured",
-            _measured,
-            "A measured slope is wrong when its step is tiny compared with the numbers. The rule of each operation "
-            "is exact: for a * b the slope for a is b, at any size.",
-            hint=2,
-        ),
     ),
+    also_right=r"""
+# by the operation's sign
+lambda op, a, b: (b, a) if op == "*" else (1 / b, -a / b / b) if op == "/" else (1, int(op + "1"))
+""",
+    also_wrong=r"""
+# slopes never divided by zero
+lambda op, a, b: (1 / (b + 1e-8), -a / (b**2 + 1e-8)) if op == "/" else local_derivatives(op, a, b)
+""",
 )
 
 
 def topological_order(root):
     """A list of all values in the graph of root: each once, after its parents."""
     order, seen = [], set()
-
-    def visit(value):
-        if value not in seen:
-            seen.add(value)
-            for parent in value.parents:
-                visit(parent)
-            order.append(value)
-
-    visit(root)
-    return order
-
-
-def _without_marks(root):
-    """Mark visited values in the values themselves, which changes their numbers."""
-    order = []
-
-    def visit(value):
-        if value.grad == 0.0:
-            value.grad = 1.0
-            for parent in value.parents:
-                visit(parent)
-            order.append(value)
-
-    visit(root)
-    return order
-
-
-def _remembers_for_good(root, seen=set()):  # noqa: B006 (that is the mistake)
-    order = []
 
     def visit(value):
         if value not in seen:
@@ -311,10 +288,6 @@ def _every_path(root):
     for parent in root.parents:
         order += [value for value in _every_path(parent) if not any(value is other for other in order)]
     return [*order, root]
-
-
-def _generates(root):
-    yield from topological_order(root)
 
 
 def _judge_order(function, build):
@@ -415,6 +388,9 @@ no leaves
 an extra value
 + return [*order, Value(1.0)]
 ! Nothing else belongs in the list: it ends with root.
+a generator
++ yield from order
+! The backward pass begins at the end of the order, so the order has to be a list.
 
 @ if value not in seen:
 @     seen.add(value)
@@ -427,6 +403,23 @@ an attribute of its own (2)
 + if not hasattr(value, 'visited'):
 +     value.visited = True
 ! A Value does not accept attributes of your own. Remember the visited values in a set.
+
+marks in the values (2)
+- order, seen = [], set()
++ order = []
+- if value not in seen:
+-     seen.add(value)
++ if value.grad == 0.0:
++     value.grad = 1.0
+! Remember the visited values in a set of your own. The backward pass needs the grads at 0, and the pictures need the
+! labels.
+remembers for good (2)
+- def topological_order(root):
++ def topological_order(root, seen=set()):  # noqa: B006 (that is the mistake)
+- order, seen = [], set()
++ order = []
+! The set of visited values outlives the call, so in the next call all values count as visited. Create it inside the
+! function. (A default such as `seen=set()` is created once, not in each call.)
 """,
         ),
         Mistake(
@@ -437,32 +430,60 @@ an attribute of its own (2)
             hint=2,
         ),
         Mistake(
-            "remembers for good",
-            _remembers_for_good,
-            "The set of visited values outlives the call, so in the next call all values count as visited. Create "
-            "it inside the function. (A default such as `seen=set()` is created once, not in each call.)",
-            hint=2,
-        ),
-        Mistake(
             "collects for good",
             _collects_for_good,
             "The list outlives the call: it still holds the values of another graph. Create it inside the "
             "function. (A default such as `order=[]` is created once, not in each call.)",
             hint=2,
         ),
-        Mistake(
-            "marks in the values",
-            _without_marks,
-            "Remember the visited values in a set of your own. The backward pass needs the grads at 0, and the "
-            "pictures need the labels.",
-            hint=2,
-        ),
-        Mistake(
-            "a generator",
-            _generates,
-            "The backward pass begins at the end of the order, so the order has to be a list.",
-        ),
     ),
+    also_right=r"""
+# as a tuple
+lambda root: tuple(topological_order(root))
+""",
+    also_wrong=r"""
+# no root without parents
+lambda root: topological_order(root) if root.parents else []
+! a list without the root
+# the outer parents alone
+- order, seen = [], set()
++ order = []
+- if value not in seen:
+-     seen.add(value)
+-     for parent in value.parents:
++ if not any(value is each for each in order):
++     for parent in (*value.parents[:1], *value.parents[1:][-1:]):
+! a list without a result
+# makes sets of the parents
+def order_of_sets(root):
+    order = topological_order(root)
+    for value in order:
+        value.parents = tuple(set(value.parents))
+    return order
+! names or parents of the values
+# once for good
+VISITED = set()
+def once_for_good(root):
+    order = []
+    if root not in VISITED:
+        VISITED.add(root)
+        for parent in root.parents:
+            order += once_for_good(parent)
+        order.append(root)
+    return order
+! outlives the call
+# along every path
+- order, seen = [], set()
++ order = []
+- if value not in seen:
+-     seen.add(value)
+-     for parent in value.parents:
+-         visit(parent)
++ for parent in value.parents:
++     visit(parent)
++ if not any(value is other for other in order):
+! along every path
+""",
 )
 
 
@@ -597,6 +618,23 @@ the first place of a parent (2)
 """,
         ),
     ),
+    also_right=r"""
+# empties the list
+- for value in reversed(order):
++ while order:
++     value = order.pop()
+""",
+    also_wrong=r"""
+# nothing for a single value
+lambda order: backward(order) if len(order) > 1 else None
+# the grad of the parent
+- parent.grad += derivative * value.grad
++ parent.grad += derivative * parent.grad
+! the value's own grad
+# with the kits backward
+lambda order: order[-1].backward()
+! you are writing it
+""",
 )
 
 
@@ -604,10 +642,6 @@ def softplus(x):
     """log(1 + e**x) of a Value, as one new Value."""
     slope = 1 / (1 + math.exp(-x.data))
     return Value(math.log(1 + math.exp(x.data)), op="softplus", parents=(x,), derivatives=(slope,))
-
-
-def _of_several_values(x):
-    return (1 + x.exp()).log()
 
 
 def _number_and_gradient(function, number):
@@ -651,10 +685,9 @@ OWN_OPERATION = Exercise(
     ),
     cases=((0.0,), (2.0,), (-3.0,), *drawn(2, lambda rng: (rng.normal(),))),
     run=_number_and_gradient,
-    mistakes=(
-        *slips(
-            softplus,
-            r"""
+    mistakes=slips(
+        softplus,
+        r"""
 @ return Value(math.log(1 + math.exp(x.data)), op="softplus", parents=(x,), derivatives=(slope,))
 no parents
 + return Value(math.log(1 + math.exp(x.data)))
@@ -676,16 +709,28 @@ slope at the result (2)
 without the logarithm (2)
 + slope = math.exp(x.data)
 ! That is the slope of 1 + e**x. The logarithm around it divides that slope by 1 + e**x.
+
+of several values
+- slope = 1 / (1 + math.exp(-x.data))
+- return Value(math.log(1 + math.exp(x.data)), op="softplus", parents=(x,), derivatives=(slope,))
++ return (1 + x.exp()).log()
+! The gradient is right, but it comes from three operations that the kit already has. Write one new operation instead:
+! compute its number and its slope from x.data, and make x its only parent.
 """,
-        ),
-        Mistake(
-            "of several values",
-            _of_several_values,
-            "The gradient is right, but it comes from three operations that the kit already has. Write one new "
-            "operation instead: compute its number and its slope from x.data, and make x its only parent.",
-        ),
     ),
     explain="softplus(x) = (1 + x.exp()).log() has the same gradient, from three operations instead of one.",
+    also_wrong=r"""
+# one value for each number
+REMEMBERED_VALUES = {}
+def one_value_for_each_number(x):
+    return REMEMBERED_VALUES.setdefault(x.data, softplus(x))
+! whose parent is not the given x but another Value
+# without a name
+def without_a_name(x):
+    full = softplus(x)
+    return Value(full.data, parents=full.parents, derivatives=full.derivatives)
+! a Value without an `op`
+""",
 )
 
 
@@ -864,4 +909,16 @@ minus like plus
 """,
     ),
     explain="That is micrograd, and with more operations it is the kit's `Value`.",
+    also_wrong=r"""
+# adds in place
+  def __add__(self, other):
+-     other = other if isinstance(other, Num) else Num(other)
++     if not isinstance(other, Num):
++         self.data += other
++         return self
+# equal numbers are one
+  order = topological_order(self)
++ results = {n.data: n for n in order if n.parents}
++ order = [n for n in order if not n.parents or n is results[n.data]]
+""",
 )

@@ -279,6 +279,25 @@ list of lists (3)
 ! Return one flat list: `[*self.w, self.b]`, or `self.w + [self.b]`.
 """,
     ),
+    also_right=r"""
+# with its own loop
+def with_its_own_loop(nin, nonlin=True):
+    class Looping(Neuron):
+        def __call__(self, x):
+            total = self.b + sum(w * number for w, number in zip(self.w, x, strict=True))
+            return total.relu() if self.nonlin else total
+
+    return Looping(nin, nonlin)
+""",
+    also_wrong=r"""
+# narrow initial weights
+class NarrowInitialWeights(Neuron):
+    def __init__(self, nin, nonlin=True):
+        super().__init__(nin, nonlin)
+        for w in self.w:
+            w.data *= 0.7
+! expected -1 to 1
+""",
 )
 
 
@@ -391,6 +410,13 @@ weights alone (3)
 ! Call `parameters()` of each neuron: the biases are parameters too.
 """,
     ),
+    also_wrong=r"""
+# remembers its outputs
+class RemembersItsOutputs(Layer):
+    def __call__(self, x):
+        self.outputs = getattr(self, "outputs", None) or super().__call__(x)
+        return self.outputs
+""",
 )
 
 
@@ -525,6 +551,18 @@ list of lists
 ! `parameters()` is one flat list of Values.
 """,
     ),
+    also_wrong=r"""
+# inserts the first size
+class InsertsTheFirstSize(MLP):
+    def __init__(self, nin, nouts):
+        super().__init__(nin, nouts)
+        nouts.insert(0, nin)
+! work on a copy
+# a score without its graph
+class DetachesItsScore(MLP):
+    def __call__(self, x):
+        return Value(super().__call__(x).data)
+""",
 )
 
 
@@ -625,6 +663,10 @@ relu of the mean
 ! is wrong.
 """,
     ),
+    also_right=r"""
+# by the Value's max
+lambda scores, labels: sum((1 - s * y).max(0) for s, y in zip(scores, labels)) / len(labels)
+""",
 )
 
 
@@ -728,6 +770,17 @@ one sample
 ! Compute the loss of all samples.
 """,
     ),
+    also_right=r"""
+from mlx_grpo_kit.scalar import nn
+
+# zero grad at the end
+def zero_grad_at_the_end(model, inputs, labels, learning_rate):
+    loss = hinge([model(x) for x in inputs], labels)
+    loss.backward()
+    nn.sgd_step(model.parameters(), learning_rate)
+    model.zero_grad()
+    return loss.data
+""",
 )
 
 
@@ -788,4 +841,12 @@ errors
 ! That is the share of wrong answers.
 """,
     ),
+    also_right=r"""
+import numpy as np
+
+# by the sign
+lambda scores, labels: np.mean(np.sign([s.data for s in scores]) == labels)
+# by the product
+lambda scores, labels: sum(s * y > 0 for s, y in zip(scores, labels)) / len(scores)
+""",
 )
