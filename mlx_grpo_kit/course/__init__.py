@@ -7,6 +7,6 @@ you use one of its exercises, so the first chapters do not need the packages of 
 from mlx_grpo_kit.course.desk import check, hint, my_code, solution, use
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
 from mlx_grpo_kit.course.record import progress
-from mlx_grpo_kit.course.slips import Slip, slips
+from mlx_grpo_kit.course.slips import slips
 
-__all__ = ["Exercise", "Mistake", "Slip", "check", "drawn", "hint", "my_code", "progress", "slips", "solution", "use"]
+__all__ = ["Exercise", "Mistake", "check", "drawn", "hint", "my_code", "progress", "slips", "solution", "use"]

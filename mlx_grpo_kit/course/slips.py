@@ -16,14 +16,7 @@ from typing import Any
 from mlx_grpo_kit.course.exercise import Mistake
 
 
-class Slip:
-    """A mistake in the older form, as arguments."""
-
-    def __init__(self, name: str, *diff: str, message: str, hint: int = 1):
-        self.name, self.diff, self.message, self.hint = name, diff, message, hint
-
-
-def slips(solution: Callable[..., Any], text: str | Slip, *more: Slip) -> tuple[Mistake, ...]:
+def slips(solution: Callable[..., Any], text: str) -> tuple[Mistake, ...]:
     r"""Mistakes made by editing a solution's source, written down as plain text.
 
     Each mistake is its name, a diff of the solution (see `edited`) and the message that a reader gets:
@@ -45,8 +38,6 @@ def slips(solution: Callable[..., Any], text: str | Slip, *more: Slip) -> tuple[
 
     Raises ValueError like `edited`, and for a mistake without a diff or without a message.
     """
-    if isinstance(text, Slip):
-        return tuple(Mistake(it.name, edited(solution, *it.diff), it.message, it.hint) for it in (text, *more))
     mistakes: list[Mistake] = []
     for group in re.split(r"\n[ \t]*\n", text.strip("\n")):
         lines = group.splitlines()

@@ -13,7 +13,7 @@ from mlx_grpo_kit.course.chapters.chapter_24 import small, training
 from mlx_grpo_kit.course.chapters.chapter_24.paired import Extension, mistakes_with
 from mlx_grpo_kit.course.compare import Told, show
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
-from mlx_grpo_kit.course.slips import Slip, slips
+from mlx_grpo_kit.course.slips import slips
 from mlx_grpo_kit.grpo import compute_advantages, compute_grpo_loss, minimal, per_token_logps
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer, qwen3_forward
 from mlx_grpo_kit.runtime import mx
@@ -95,132 +95,65 @@ SAMPLE = Judged(
     mistakes=(
         *slips(
             sample,
-            Slip(
-                "greedy",
-                "- tokens = mx.random.categorical(logits, key=key)",
-                "+ tokens = mx.argmax(logits, axis=-1)",
-                message=(
-                    "That is greedy decoding. All answers of a group are then equal, all advantages are 0, and nothing "
-                    "is ever learned. Draw the token at random."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "another temperature",
-                "- tokens = mx.random.categorical(logits, key=key)",
-                "+ tokens = mx.random.categorical(logits / 0.5, key=key)",
-                message=(
-                    "The loss will use log-probabilities at temperature 1, so the draws have to come from the same "
-                    "distribution."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "probabilities as logits",
-                "- tokens = mx.random.categorical(logits, key=key)",
-                "+ tokens = mx.random.categorical(mx.softmax(logits, axis=-1), key=key)",
-                message=(
-                    "`mx.random.categorical` expects logits or log-probabilities. If you pass probabilities, they get "
-                    "a second softmax, which makes them nearly equal."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "one token late",
-                "- logits = qwen3_forward(config, params, ids, attention_mask=seen)[:, -1]",
-                "+ logits = qwen3_forward(config, params, mx.pad(ids, [(0, 0), (1, 0)]), attention_mask=mx.pad(seen, [(0, 0), (1, 0)]))[:, -2]",  # noqa: E501
-                message=(
-                    "The logits at a position predict the token *after* it. The next token comes from the last "
-                    "position, `[:, -1]`."
-                ),
-            ),
-            Slip(
-                "runs past the end",
-                "- completions.append(row[:length])",
-                "+ completions.append(row)",
-                message=(
-                    "A completion stops with its first end token. What comes after it was never an answer, and must "
-                    "not be rewarded or trained on."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "the end token cut off",
-                "- completions.append(row[:length])",
-                "+ completions.append(row[: length - (row[length - 1] in ends)])",
-                message=(
-                    "Keep the end token. Stopping is a decision of the policy too; without the token in the completion "
-                    "it is never trained."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "padding is read",
-                "- logits = qwen3_forward(config, params, ids, attention_mask=seen)[:, -1]",
-                "+ logits = qwen3_forward(config, params, ids)[:, -1]",
-                message=(
-                    "Shorter prompts are padded, and the padding is read as if it were text. Pad on the left and pass "
-                    "an attention mask."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "another order",
-                "  width = max(map(len, prompts))",
-                "+ prompts = sorted(prompts, key=len)",
-                message=(
-                    "The completions are right, but in another order than the prompts: every reward would go to the "
-                    "wrong answer. If you sort or group prompts by length, put the completions back in their places."
-                ),
-            ),
-            Slip(
-                "top-k",
-                "- tokens = mx.random.categorical(logits, key=key)",
-                "+ least = mx.sort(logits, axis=-1)[:, -4:-3]",
-                "+ tokens = mx.random.categorical(mx.where(logits >= least, logits, -1e9), key=key)",
-                message=(
-                    "The loss will use the probabilities of all tokens, so the draws have to come from all of them: "
-                    "no top-k, no top-p."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "one key for all places",
-                "- for key in mx.random.split(mx.random.key(seed), max_new_tokens):",
-                "+ for key in [mx.random.key(seed)] * max_new_tokens:",
-                message=(
-                    "Every place draws with the same random numbers, so the second token depends on the luck of the "
-                    "first. Split the key once per place."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "the seed ignored",
-                "- for key in mx.random.split(mx.random.key(seed), max_new_tokens):",
-                "+ for key in mx.random.split(mx.random.key(0), max_new_tokens):",
-                message="The seed has no influence: every step of the training would draw with the same luck.",
-                hint=3,
-            ),
-            Slip(
-                "no seed",
-                "- for key in mx.random.split(mx.random.key(seed), max_new_tokens):",
-                "+ for key in [None] * max_new_tokens:",
-                message=(
-                    "The random numbers do not come from the seed. Paired comparisons need runs that repeat: make all "
-                    "keys from `mx.random.key(seed)`."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "one key for all rows",
-                "- tokens = mx.random.categorical(logits, key=key)",
-                "+ tokens = mx.argmax(logits + mx.random.gumbel(logits.shape[-1:], key=key), axis=-1)",
-                message=(
-                    "Every row draws with the same random numbers, so all answers to a question are equal. Draw for "
-                    "all rows in one call, or give each row its own key."
-                ),
-                hint=3,
-            ),
+            r"""
+@ tokens = mx.random.categorical(logits, key=key)
+greedy (3)
++ tokens = mx.argmax(logits, axis=-1)
+! That is greedy decoding. All answers of a group are then equal, all advantages are 0, and nothing is ever learned.
+! Draw the token at random.
+another temperature (3)
++ tokens = mx.random.categorical(logits / 0.5, key=key)
+! The loss will use log-probabilities at temperature 1, so the draws have to come from the same distribution.
+probabilities as logits (3)
++ tokens = mx.random.categorical(mx.softmax(logits, axis=-1), key=key)
+! `mx.random.categorical` expects logits or log-probabilities. If you pass probabilities, they get a second softmax,
+! which makes them nearly equal.
+top-k (3)
++ least = mx.sort(logits, axis=-1)[:, -4:-3]
++ tokens = mx.random.categorical(mx.where(logits >= least, logits, -1e9), key=key)
+! The loss will use the probabilities of all tokens, so the draws have to come from all of them: no top-k, no top-p.
+one key for all rows (3)
++ tokens = mx.argmax(logits + mx.random.gumbel(logits.shape[-1:], key=key), axis=-1)
+! Every row draws with the same random numbers, so all answers to a question are equal. Draw for all rows in one call,
+! or give each row its own key.
+
+@ logits = qwen3_forward(config, params, ids, attention_mask=seen)[:, -1]
+one token late
++ wider, seen_too = (mx.pad(each, [(0, 0), (1, 0)]) for each in (ids, seen))
++ logits = qwen3_forward(config, params, wider, attention_mask=seen_too)[:, -2]
+! The logits at a position predict the token *after* it. The next token comes from the last position, `[:, -1]`.
+padding is read (2)
++ logits = qwen3_forward(config, params, ids)[:, -1]
+! Shorter prompts are padded, and the padding is read as if it were text. Pad on the left and pass an attention mask.
+
+@ completions.append(row[:length])
+runs past the end (3)
++ completions.append(row)
+! A completion stops with its first end token. What comes after it was never an answer, and must not be rewarded or
+! trained on.
+the end token cut off (3)
++ completions.append(row[: length - (row[length - 1] in ends)])
+! Keep the end token. Stopping is a decision of the policy too; without the token in the completion it is never trained.
+
+another order
+  width = max(map(len, prompts))
++ prompts = sorted(prompts, key=len)
+! The completions are right, but in another order than the prompts: every reward would go to the wrong answer. If you
+! sort or group prompts by length, put the completions back in their places.
+
+@ for key in mx.random.split(mx.random.key(seed), max_new_tokens):
+one key for all places (3)
++ for key in [mx.random.key(seed)] * max_new_tokens:
+! Every place draws with the same random numbers, so the second token depends on the luck of the first. Split the key
+! once per place.
+the seed ignored (3)
++ for key in mx.random.split(mx.random.key(0), max_new_tokens):
+! The seed has no influence: every step of the training would draw with the same luck.
+no seed (3)
++ for key in [None] * max_new_tokens:
+! The random numbers do not come from the seed. Paired comparisons need runs that repeat: make all keys from
+! `mx.random.key(seed)`.
+""",
         ),
     ),
     run=_draw,
@@ -400,78 +333,43 @@ LOGPS = Judged(
         ),
         *slips(
             completion_logps,
-            Slip(
-                "the end token left out",
-                "- mask = mx.array([[1] * len(each) + [0] * (long - len(each)) for each in completions])",
-                "+ mask = mx.array([[1] * (len(each) - 1) + [0] * (long - len(each) + 1) for each in completions])",
-                message=(
-                    "The last token of each completion is masked out. It is the end token, as a rule, and the policy "
-                    "chose it: without it the policy is never taught when to stop."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "a mask from the ids",
-                "- mask = mx.array([[1] * len(each) + [0] * (long - len(each)) for each in completions])",
-                "- ids = mx.array(rows)",
-                "+ ids = mx.array(rows)",
-                "+ mask = ids[:, wide:] != 0",
-                message=(
-                    "The mask takes every id 0 for padding. A completion may contain that id: make the mask from the "
-                    "lengths."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "all places count",
-                "- mask = mx.array([[1] * len(each) + [0] * (long - len(each)) for each in completions])",
-                "+ mask = mx.ones((len(rows), long), dtype=mx.int32)",
-                message="The mask counts padding as tokens.",
-                hint=3,
-            ),
-            Slip(
-                "padding is read",
-                "- logits = qwen3_forward(config, params, ids, attention_mask=seen)[:, wide - 1 : -1]",
-                "+ logits = qwen3_forward(config, params, ids)[:, wide - 1 : -1]",
-                message=(
-                    "The padding before shorter prompts is read as if it were text. Pass an attention mask with 0 "
-                    "there."
-                ),
-            ),
-            Slip(
-                "logits",
-                "- logps = logits - mx.logsumexp(logits, axis=-1, keepdims=True)",
-                "+ logps = logits",
-                message="Those are logits. A log-probability has the logsumexp over all tokens subtracted.",
-                hint=3,
-            ),
-            Slip(
-                "probabilities",
-                "- logps = logits - mx.logsumexp(logits, axis=-1, keepdims=True)",
-                "+ logps = mx.softmax(logits, axis=-1)",
-                message="Those are probabilities. The loss needs their logarithms.",
-                hint=3,
-            ),
-            Slip(
-                "no gradient",
-                "- logps = logits - mx.logsumexp(logits, axis=-1, keepdims=True)",
-                "+ logps = mx.array(np.array(logits - mx.logsumexp(logits, axis=-1, keepdims=True)))",
-                message=(
-                    "The numbers are right, but the way back to `params` is cut: NumPy, `.tolist()` and "
-                    "`mx.stop_gradient` all do that. Stay with MLX's arrays from the logits on."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "a part without a gradient",
-                "- logps = logits - mx.logsumexp(logits, axis=-1, keepdims=True)",
-                "+ logps = logits - mx.stop_gradient(mx.logsumexp(logits, axis=-1, keepdims=True))",
-                message=(
-                    "The numbers are right, but a part of them is a constant for the gradient, such as the logsumexp "
-                    "or the embedding. Then pushing one token up takes nothing from the others."
-                ),
-                hint=3,
-            ),
+            r"""
+@ mask = mx.array([[1] * len(each) + [0] * (long - len(each)) for each in completions])
+the end token left out (3)
++ mask = mx.array([[1] * (len(each) - 1) + [0] * (long - len(each) + 1) for each in completions])
+! The last token of each completion is masked out. It is the end token, as a rule, and the policy chose it: without it
+! the policy is never taught when to stop.
+all places count (3)
++ mask = mx.ones((len(rows), long), dtype=mx.int32)
+! The mask counts padding as tokens.
+
+a mask from the ids (3)
+- mask = mx.array([[1] * len(each) + [0] * (long - len(each)) for each in completions])
+- ids = mx.array(rows)
++ ids = mx.array(rows)
++ mask = ids[:, wide:] != 0
+! The mask takes every id 0 for padding. A completion may contain that id: make the mask from the lengths.
+padding is read
+- logits = qwen3_forward(config, params, ids, attention_mask=seen)[:, wide - 1 : -1]
++ logits = qwen3_forward(config, params, ids)[:, wide - 1 : -1]
+! The padding before shorter prompts is read as if it were text. Pass an attention mask with 0 there.
+
+@ logps = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+logits (3)
++ logps = logits
+! Those are logits. A log-probability has the logsumexp over all tokens subtracted.
+probabilities (3)
++ logps = mx.softmax(logits, axis=-1)
+! Those are probabilities. The loss needs their logarithms.
+no gradient (3)
++ logps = mx.array(np.array(logits - mx.logsumexp(logits, axis=-1, keepdims=True)))
+! The numbers are right, but the way back to `params` is cut: NumPy, `.tolist()` and `mx.stop_gradient` all do that.
+! Stay with MLX's arrays from the logits on.
+a part without a gradient (3)
++ logps = logits - mx.stop_gradient(mx.logsumexp(logits, axis=-1, keepdims=True))
+! The numbers are right, but a part of them is a constant for the gradient, such as the logsumexp or the embedding. Then
+! pushing one token up takes nothing from the others.
+""",
         ),
     ),
     run=_score,
@@ -591,92 +489,59 @@ ADVANTAGES = Exercise(
     ),
     mistakes=slips(
         advantages,
-        Slip(
-            "over the batch",
-            "- above = groups - groups.mean(axis=1, keepdims=True)",
-            "- return (above / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)).reshape(-1).tolist()",
-            "+ above = groups - groups.mean()",
-            "+ return (above / (groups.std(ddof=1) + 1e-4)).reshape(-1).tolist()",
-            message=(
-                "The mean is that of the whole batch. Then every answer to an easy question is pushed up and every "
-                "answer to a hard one down, whatever it says. Compare within the group."
-            ),
-        ),
-        Slip(
-            "the middle of the group",
-            "- above = groups - groups.mean(axis=1, keepdims=True)",
-            "+ above = groups - np.median(groups, axis=1, keepdims=True)",
-            message=(
-                "Compare with the *mean* of the group. Ranks and the median say who is in the better half, which is "
-                "another question: of the rewards 0, 0.3, 0.4 and 1 the third is above the median and below the mean."
-            ),
-        ),
-        Slip(
-            "the spread of the batch",
-            "- return (above / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)).reshape(-1).tolist()",
-            "+ return (above / (groups.std(ddof=1) + 1e-4)).reshape(-1).tolist()",
-            message=(
-                "The mean is that of the group, and the number that you divide by is that of the whole batch. That is "
-                "a rule too, but here other groups have no influence: divide by the spread of the group, or by nothing."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "whole numbers",
-            "- groups = np.array(rewards, dtype=float).reshape(-1, group_size)",
-            "+ groups = np.array(rewards).reshape(-1, group_size)",
-            "- return (above / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)).reshape(-1).tolist()",
-            "+ found = np.zeros_like(groups)",
-            "+ found[:] = above / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)",
-            "+ return found.reshape(-1).tolist()",
-            message=(
-                "Rewards may be whole numbers. An array made from them, or shaped like them, then drops every "
-                "fraction: use `np.array(rewards, dtype=float)`."
-            ),
-        ),
-        Slip(
-            "no baseline",
-            "- above = groups - groups.mean(axis=1, keepdims=True)",
-            "- return (above / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)).reshape(-1).tolist()",
-            "+ return groups.reshape(-1).tolist()",
-            message=(
-                "Those are the rewards themselves, or nearly. Without a comparison a wrong answer is not pushed down, "
-                "it is only ignored."
-            ),
-        ),
-        Slip(
-            "division by zero",
-            "- return (above / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)).reshape(-1).tolist()",
-            "+ with np.errstate(all='ignore'):",
-            "+     return (above / groups.std(axis=1, ddof=1, keepdims=True)).reshape(-1).tolist()",
-            message="In a group of equal rewards the standard deviation is 0, and 0 / 0 is not a number.",
-            hint=2,
-        ),
-        Slip(
-            "rounding divided by rounding",
-            "- return (above / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)).reshape(-1).tolist()",
-            "+ with np.errstate(all='ignore'):",
-            "+     return np.nan_to_num(above / groups.std(axis=1, ddof=1, keepdims=True)).reshape(-1).tolist()",
-            message=(
-                "The mean of six times 0.7 is not exactly 0.7, so the standard deviation of six equal rewards is not "
-                "exactly 0, and rounding divided by rounding is about 1. Add a small number to the standard deviation."
-            ),
-            hint=2,
-        ),
-        Slip(
-            "upside down",
-            "- above = groups - groups.mean(axis=1, keepdims=True)",
-            "+ above = groups.mean(axis=1, keepdims=True) - groups",
-            message="The sign is reversed: the policy would learn to be wrong.",
-        ),
-        Slip(
-            "every so many",
-            "- groups = np.array(rewards, dtype=float).reshape(-1, group_size)",
-            "+ groups = np.array(rewards, dtype=float).reshape(group_size, -1).T",
-            "- return (above / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)).reshape(-1).tolist()",
-            "+ return (above / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)).T.reshape(-1).tolist()",
-            message="The answers of a group are next to each other: `reshape(-1, group_size)`, a row per group.",
-        ),
+        r"""
+@ above = groups - groups.mean(axis=1, keepdims=True)
+@ return (above / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)).reshape(-1).tolist()
+over the batch
++ above = groups - groups.mean()
++ return (above / (groups.std(ddof=1) + 1e-4)).reshape(-1).tolist()
+! The mean is that of the whole batch. Then every answer to an easy question is pushed up and every answer to a hard one
+! down, whatever it says. Compare within the group.
+no baseline
++ return groups.reshape(-1).tolist()
+! Those are the rewards themselves, or nearly. Without a comparison a wrong answer is not pushed down, it is only
+! ignored.
+
+@ above = groups - groups.mean(axis=1, keepdims=True)
+the middle of the group
++ above = groups - np.median(groups, axis=1, keepdims=True)
+! Compare with the *mean* of the group. Ranks and the median say who is in the better half, which is another question:
+! of the rewards 0, 0.3, 0.4 and 1 the third is above the median and below the mean.
+upside down
++ above = groups.mean(axis=1, keepdims=True) - groups
+! The sign is reversed: the policy would learn to be wrong.
+
+@ return (above / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)).reshape(-1).tolist()
+the spread of the batch (2)
++ return (above / (groups.std(ddof=1) + 1e-4)).reshape(-1).tolist()
+! The mean is that of the group, and the number that you divide by is that of the whole batch. That is a rule too, but
+! here other groups have no influence: divide by the spread of the group, or by nothing.
+division by zero (2)
++ with np.errstate(all='ignore'):
++     return (above / groups.std(axis=1, ddof=1, keepdims=True)).reshape(-1).tolist()
+! In a group of equal rewards the standard deviation is 0, and 0 / 0 is not a number.
+rounding divided by rounding (2)
++ with np.errstate(all='ignore'):
++     return np.nan_to_num(above / groups.std(axis=1, ddof=1, keepdims=True)).reshape(-1).tolist()
+! The mean of six times 0.7 is not exactly 0.7, so the standard deviation of six equal rewards is not exactly 0, and
+! rounding divided by rounding is about 1. Add a small number to the standard deviation.
+
+whole numbers
+- groups = np.array(rewards, dtype=float).reshape(-1, group_size)
++ groups = np.array(rewards).reshape(-1, group_size)
+- return (above / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)).reshape(-1).tolist()
++ found = np.zeros_like(groups)
++ found[:] = above / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)
++ return found.reshape(-1).tolist()
+! Rewards may be whole numbers. An array made from them, or shaped like them, then drops every fraction: use
+! `np.array(rewards, dtype=float)`.
+every so many
+- groups = np.array(rewards, dtype=float).reshape(-1, group_size)
++ groups = np.array(rewards, dtype=float).reshape(group_size, -1).T
+- return (above / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)).reshape(-1).tolist()
++ return (above / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)).T.reshape(-1).tolist()
+! The answers of a group are next to each other: `reshape(-1, group_size)`, a row per group.
+""",
     ),
     run=_compare,
     explain="Many rules have these properties. Which of them is best is a question for paired seeds, below.",
@@ -826,95 +691,49 @@ GRADIENT = Exercise(
         ),
         *slips(
             gradient,
-            Slip(
-                "ascent",
-                "- return -(ratio * advantages * mask).sum() / mask.sum()",
-                "+ return (ratio * advantages * mask).sum() / mask.sum()",
-                message="The sign is reversed. An optimizer goes downhill, so the loss is *minus* the objective.",
-                hint=1,
-            ),
-            Slip(
-                "old log-probabilities with a gradient",
-                "- ratio = mx.exp(logps - mx.stop_gradient(logps))",
-                "+ ratio = mx.exp(logps - logps)",
-                message=(
-                    "The old log-probabilities have a gradient too, and it cancels the other one. They are constants: "
-                    "`mx.stop_gradient`."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "probabilities in the place of ratios",
-                "- ratio = mx.exp(logps - mx.stop_gradient(logps))",
-                "+ ratio = mx.exp(logps)",
-                message=(
-                    "The derivative of a probability is small where the probability is: unlikely tokens that were "
-                    "right would teach the least. The ratio divides by the old probability, as a constant."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "the mean of the advantages subtracted",
-                "- advantages = mx.array(advantages)[:, None]",
-                "+ advantages = mx.array(advantages)[:, None] - mx.array(advantages).mean()",
-                message=(
-                    "The mean of the batch is subtracted from the advantages. That changes nothing while they add up "
-                    "to 0, as in a batch of whole groups. Take the advantages as they are."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "rows of advantage 0 left out",
-                "- return -(ratio * advantages * mask).sum() / mask.sum()",
-                "+ return -(ratio * advantages * mask).sum() / (mask * (advantages != 0)).sum()",
-                message=(
-                    "Completions with advantage 0 add nothing to the sum, but their tokens count: the denominator is "
-                    "the number of all completion tokens of the batch, in TRL too. Without them the gradient grows "
-                    "the more groups are all right or all wrong."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "padding counts",
-                "- return -(ratio * advantages * mask).sum() / mask.sum()",
-                "+ return -(ratio * advantages).mean()",
-                message="Padded places count in your mean. Multiply by the mask, and divide by the number of tokens.",
-                hint=3,
-            ),
-            Slip(
-                "the end token left out",
-                "  logps, mask = completion_logps(config, params, prompts, completions)",
-                "+ mask = mx.concatenate([mask[:, 1:], mx.zeros((len(prompts), 1))], axis=1)",
-                message=(
-                    "The last token of each completion does not count. It is the end token, as a rule, and belongs to "
-                    "the answer."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "a mean for each answer",
-                "- return -(ratio * advantages * mask).sum() / mask.sum()",
-                "+ return -((ratio * advantages * mask).sum(axis=1) / mask.sum(axis=1)).mean()",
-                message=(
-                    "That is the mean over answers of the mean over their tokens, which is the paper's GRPO. The "
-                    "formula here divides by all tokens of the batch, which is DAPO's."
-                ),
-                hint=3,
-            ),
-            Slip(
-                "a sum",
-                "- return -(ratio * advantages * mask).sum() / mask.sum()",
-                "+ return -(ratio * advantages * mask).sum()",
-                message="That is a sum over tokens. Divide by how many there are.",
-                hint=3,
-            ),
-            Slip(
-                "divided by answers",
-                "- return -(ratio * advantages * mask).sum() / mask.sum()",
-                "+ return -(ratio * advantages * mask).sum() / len(prompts)",
-                message="Divide by the number of completion *tokens*, not by the number of answers.",
-                hint=3,
-            ),
+            r"""
+@ return -(ratio * advantages * mask).sum() / mask.sum()
+ascent
++ return (ratio * advantages * mask).sum() / mask.sum()
+! The sign is reversed. An optimizer goes downhill, so the loss is *minus* the objective.
+rows of advantage 0 left out (3)
++ return -(ratio * advantages * mask).sum() / (mask * (advantages != 0)).sum()
+! Completions with advantage 0 add nothing to the sum, but their tokens count: the denominator is the number of all
+! completion tokens of the batch, in TRL too. Without them the gradient grows the more groups are all right or all
+! wrong.
+padding counts (3)
++ return -(ratio * advantages).mean()
+! Padded places count in your mean. Multiply by the mask, and divide by the number of tokens.
+a mean for each answer (3)
++ return -((ratio * advantages * mask).sum(axis=1) / mask.sum(axis=1)).mean()
+! That is the mean over answers of the mean over their tokens, which is the paper's GRPO. The formula here divides by
+! all tokens of the batch, which is DAPO's.
+a sum (3)
++ return -(ratio * advantages * mask).sum()
+! That is a sum over tokens. Divide by how many there are.
+divided by answers (3)
++ return -(ratio * advantages * mask).sum() / len(prompts)
+! Divide by the number of completion *tokens*, not by the number of answers.
+
+@ ratio = mx.exp(logps - mx.stop_gradient(logps))
+old log-probabilities with a gradient (2)
++ ratio = mx.exp(logps - logps)
+! The old log-probabilities have a gradient too, and it cancels the other one. They are constants: `mx.stop_gradient`.
+probabilities in the place of ratios (2)
++ ratio = mx.exp(logps)
+! The derivative of a probability is small where the probability is: unlikely tokens that were right would teach the
+! least. The ratio divides by the old probability, as a constant.
+
+the mean of the advantages subtracted (3)
+- advantages = mx.array(advantages)[:, None]
++ advantages = mx.array(advantages)[:, None] - mx.array(advantages).mean()
+! The mean of the batch is subtracted from the advantages. That changes nothing while they add up to 0, as in a batch of
+! whole groups. Take the advantages as they are.
+the end token left out (3)
+  logps, mask = completion_logps(config, params, prompts, completions)
++ mask = mx.concatenate([mask[:, 1:], mx.zeros((len(prompts), 1))], axis=1)
+! The last token of each completion does not count. It is the end token, as a rule, and belongs to the answer.
+""",
         ),
     ),
     run=_differentiate,
@@ -1075,79 +894,49 @@ TRAIN = Looped(
         ),
         *slips(
             train,
-            Slip(
-                "groups torn apart",
-                "- problems = [each for each in task.sample(rng, num_questions) for _ in range(group_size)]",
-                "+ problems = task.sample(rng, num_questions) * group_size",
-                message=(
-                    "So answers to different questions are compared: an answer is pushed up because its question is "
-                    "easy. That learns too, but it is not GRPO. All `group_size` answers to one question must be next "
-                    "to each other, in problems, completions and rewards alike, and `advantages` must get that "
-                    "`group_size`."
-                ),
-            ),
-            Slip(
-                "no baseline",
-                "- pushes = advantages(rewards, group_size)",
-                "+ pushes = rewards",
-                message=(
-                    "In a group of equal rewards every advantage is 0, and such a group has no gradient. Compare each "
-                    "reward with the mean of its group: `advantages(rewards, group_size)`."
-                ),
-            ),
-            Slip(
-                "old parameters",
-                "- params = adamw.apply_gradients(grads, params)",
-                "+ adamw.apply_gradients(grads, params)",
-                message=(
-                    "The parameters never change. `apply_gradients` returns new ones; and if all answers of a group "
-                    "are equal, there is no gradient at all."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "uphill",
-                "- params = adamw.apply_gradients(grads, params)",
-                "+ params = adamw.apply_gradients({name: -grad for name, grad in grads.items()}, params)",
-                message=(
-                    "It gets worse instead of better. The usual reasons: the sign of the loss, log-probabilities one "
-                    "place off, answers and advantages that no longer belong together, a rate that is far too large, "
-                    "or MLX's Adam or AdamW without `bias_correction=True`."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "the exam as homework",
-                "- problems = [each for each in task.sample(rng, num_questions) for _ in range(group_size)]",
-                "+ problems = [each for each in task.held_out(num_questions) for _ in range(group_size)]",
-                message="Then the accuracy says nothing about sums that the policy has not seen.",
-            ),
-            Slip(
-                "answers as homework",
-                "- rewards = [float(task.is_correct(problem, text)) for problem, text in zip(problems, texts)]",
-                "+ rewards = [float(text == problem.answer) for problem, text in zip(problems, texts)]",
-                message=(
-                    "A policy that is shown right answers learns by imitation. GRPO learns from rewards alone: "
-                    "`task.is_correct(problem, text)`."
-                ),
-            ),
-            Slip(
-                "no seed",
-                "- rng = np.random.default_rng(seed)",
-                "+ rng = np.random.default_rng()",
-                message=(
-                    "A run that cannot be repeated cannot be compared with another. Make all random numbers from the "
-                    "seed, and make the optimizer inside `train`: it keeps its averages from one run to the next."
-                ),
-                hint=4,
-            ),
-            Slip(
-                "the seed ignored",
-                "- rng = np.random.default_rng(seed)",
-                "+ rng = np.random.default_rng(0)",
-                message="Another seed should give another run, with other problems and other draws.",
-                hint=4,
-            ),
+            r"""
+@ problems = [each for each in task.sample(rng, num_questions) for _ in range(group_size)]
+groups torn apart
++ problems = task.sample(rng, num_questions) * group_size
+! So answers to different questions are compared: an answer is pushed up because its question is easy. That learns too,
+! but it is not GRPO. All `group_size` answers to one question must be next to each other, in problems, completions and
+! rewards alike, and `advantages` must get that `group_size`.
+the exam as homework
++ problems = [each for each in task.held_out(num_questions) for _ in range(group_size)]
+! Then the accuracy says nothing about sums that the policy has not seen.
+
+no baseline
+- pushes = advantages(rewards, group_size)
++ pushes = rewards
+! In a group of equal rewards every advantage is 0, and such a group has no gradient. Compare each reward with the mean
+! of its group: `advantages(rewards, group_size)`.
+
+@ params = adamw.apply_gradients(grads, params)
+old parameters (2)
++ adamw.apply_gradients(grads, params)
+! The parameters never change. `apply_gradients` returns new ones; and if all answers of a group are equal, there is no
+! gradient at all.
+uphill (2)
++ params = adamw.apply_gradients({name: -grad for name, grad in grads.items()}, params)
+! It gets worse instead of better. The usual reasons: the sign of the loss, log-probabilities one place off, answers and
+! advantages that no longer belong together, a rate that is far too large, or MLX's Adam or AdamW without
+! `bias_correction=True`.
+
+answers as homework
+- rewards = [float(task.is_correct(problem, text)) for problem, text in zip(problems, texts)]
++ rewards = [float(text == problem.answer) for problem, text in zip(problems, texts)]
+! A policy that is shown right answers learns by imitation. GRPO learns from rewards alone: `task.is_correct(problem,
+! text)`.
+
+@ rng = np.random.default_rng(seed)
+no seed (4)
++ rng = np.random.default_rng()
+! A run that cannot be repeated cannot be compared with another. Make all random numbers from the seed, and make the
+! optimizer inside `train`: it keeps its averages from one run to the next.
+the seed ignored (4)
++ rng = np.random.default_rng(0)
+! Another seed should give another run, with other problems and other draws.
+""",
         ),
     ),
     run=_train,

@@ -10,7 +10,7 @@ import numpy as np
 
 from mlx_grpo_kit.course.compare import Told
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
-from mlx_grpo_kit.course.slips import Slip, slips
+from mlx_grpo_kit.course.slips import slips
 
 # -- calls ------------------------------------------------------------------------------------------------------------
 
@@ -60,40 +60,26 @@ WRITE_CALL = Exercise(
     ),
     mistakes=slips(
         write_call,
-        Slip(
-            "Python's quotes",
-            '- return "<tool_call>\\n" + json.dumps(call) + "\\n</tool_call>"',
-            '+ return "<tool_call>\\n" + str(call) + "\\n</tool_call>"',
-            message="`str` of a dict is Python, with single quotes and `True`. JSON comes from `json.dumps`.",
-        ),
-        Slip(
-            "one line",
-            '- return "<tool_call>\\n" + json.dumps(call) + "\\n</tool_call>"',
-            '+ return "<tool_call>" + json.dumps(call) + "</tool_call>"',
-            message="The three parts are on three lines: put `\\n` after `<tool_call>` and before `</tool_call>`.",
-            hint=2,
-        ),
-        Slip(
-            "a line break at the end",
-            '- return "<tool_call>\\n" + json.dumps(call) + "\\n</tool_call>"',
-            '+ return "<tool_call>\\n" + json.dumps(call) + "\\n</tool_call>\\n"',
-            message="The call ends with `</tool_call>`, without a line break after it.",
-            hint=2,
-        ),
-        Slip(
-            "arguments as a text",
-            '- call = {"name": name, "arguments": arguments}',
-            '+ call = {"name": name, "arguments": json.dumps(arguments)}',
-            message="Here the arguments are a text inside the JSON. They have to be an object: pass the dict as it is.",
-            hint=2,
-        ),
-        Slip(
-            "arguments beside the name",
-            '- call = {"name": name, "arguments": arguments}',
-            '+ call = {"name": name, **arguments}',
-            message='The arguments have a key of their own, `"arguments"`.',
-            hint=2,
-        ),
+        r"""
+@ return "<tool_call>\n" + json.dumps(call) + "\n</tool_call>"
+Python's quotes
++ return "<tool_call>\n" + str(call) + "\n</tool_call>"
+! `str` of a dict is Python, with single quotes and `True`. JSON comes from `json.dumps`.
+one line (2)
++ return "<tool_call>" + json.dumps(call) + "</tool_call>"
+! The three parts are on three lines: put `\n` after `<tool_call>` and before `</tool_call>`.
+a line break at the end (2)
++ return "<tool_call>\n" + json.dumps(call) + "\n</tool_call>\n"
+! The call ends with `</tool_call>`, without a line break after it.
+
+@ call = {"name": name, "arguments": arguments}
+arguments as a text (2)
++ call = {"name": name, "arguments": json.dumps(arguments)}
+! Here the arguments are a text inside the JSON. They have to be an object: pass the dict as it is.
+arguments beside the name (2)
++ call = {"name": name, **arguments}
+! The arguments have a key of their own, `"arguments"`.
+""",
     ),
     run=_parts_of_call,
 )
@@ -194,62 +180,40 @@ READ_CALLS = Exercise(
         ),
         *slips(
             read_calls,
-            Slip(
-                "no recursion",
-                "- except (ValueError, RecursionError):",
-                "+ except ValueError:",
-                message="A hundred thousand brackets raise a RecursionError, which is not a ValueError.",
-                hint=2,
-            ),
-            Slip(
-                "not caught",
-                "- except (ValueError, RecursionError):",
-                "+ except KeyError:",
-                message="`json.loads` raises an error for a text that is not JSON. Catch that: the entry is None.",
-                hint=2,
-            ),
-            Slip(
-                "an open call counts",
-                "- if closed:",
-                "+ if True:",
-                message="A `<tool_call>` without its `</tool_call>` is not a call: it may have been cut off.",
-                hint=1,
-            ),
-            Slip(
-                "any name",
-                '- if not isinstance(call, dict) or not isinstance(call.get("name"), str):',
-                '+ if not isinstance(call, dict) or "name" not in call:',
-                message="A name that is a number got through. The name has to be a string.",
-                hint=3,
-            ),
-            Slip(
-                "any arguments",
-                '- calls.append((call["name"], arguments) if isinstance(arguments, dict) else None)',
-                '+ calls.append((call["name"], arguments))',
-                message='A text or null got through as `"arguments"`. They have to be an object.',
-                hint=3,
-            ),
-            Slip(
-                "arguments needed",
-                '- arguments = call.get("arguments", {})',
-                '+ arguments = call.get("arguments")',
-                message='A call without `"arguments"` has none: they are `{}`.',
-                hint=3,
-            ),
-            Slip(
-                "the first only",
-                '- while "<tool_call>" in text:',
-                '+ if "<tool_call>" in text:',
-                message="A turn may have several calls, and only the first was read.",
-                hint=1,
-            ),
-            Slip(
-                "run",
-                "- call = json.loads(inside)",
-                "+ call = eval(inside)",
-                message="JSON is data, not a program: `json.loads` reads it, and runs nothing.",
-                hint=2,
-            ),
+            r"""
+@ except (ValueError, RecursionError):
+no recursion (2)
++ except ValueError:
+! A hundred thousand brackets raise a RecursionError, which is not a ValueError.
+not caught (2)
++ except KeyError:
+! `json.loads` raises an error for a text that is not JSON. Catch that: the entry is None.
+
+an open call counts
+- if closed:
++ if True:
+! A `<tool_call>` without its `</tool_call>` is not a call: it may have been cut off.
+any name (3)
+- if not isinstance(call, dict) or not isinstance(call.get("name"), str):
++ if not isinstance(call, dict) or "name" not in call:
+! A name that is a number got through. The name has to be a string.
+any arguments (3)
+- calls.append((call["name"], arguments) if isinstance(arguments, dict) else None)
++ calls.append((call["name"], arguments))
+! A text or null got through as `"arguments"`. They have to be an object.
+arguments needed (3)
+- arguments = call.get("arguments", {})
++ arguments = call.get("arguments")
+! A call without `"arguments"` has none: they are `{}`.
+the first only
+- while "<tool_call>" in text:
++ if "<tool_call>" in text:
+! A turn may have several calls, and only the first was read.
+run (2)
+- call = json.loads(inside)
++ call = eval(inside)
+! JSON is data, not a program: `json.loads` reads it, and runs nothing.
+""",
         ),
     ),
     run=_pairs,
@@ -407,65 +371,41 @@ RUN_CALL = Exercise(
         ),
         *slips(
             run_call,
-            Slip(
-                "only ValueError",
-                "- except Exception as error:",
-                "+ except ValueError as error:",
-                message="More than ValueError can happen: KeyError, TypeError, ZeroDivisionError.",
-                hint=1,
-            ),
-            Slip(
-                "by place",
-                "- text, failed = str(tools[name](**arguments)), False",
-                "+ text, failed = str(tools[name](*arguments.values())), False",
-                message="Arguments have names: call the function with `**arguments`.",
-                hint=1,
-            ),
-            Slip(
-                "no text",
-                "- text, failed = str(tools[name](**arguments)), False",
-                "+ return tools[name](**arguments), False",
-                message="The model reads texts: return `str(result)`.",
-                hint=2,
-            ),
-            Slip(
-                "control tokens",
-                '- return text.replace("<", "< "), failed',
-                "+ return text, failed",
-                message="A result with `<|im_end|>` in it would end the tool's turn and begin another one.",
-                hint=2,
-            ),
-            Slip(
-                "bars alone",
-                '- return text.replace("<", "< "), failed',
-                '+ return text.replace("<|", "< |"), failed',
-                message=(
-                    "`<tool_call>` and `</tool_response>` are control tokens too: a result could end itself, or make "
-                    "a call in the model's name."
-                ),
-                hint=2,
-            ),
-            Slip(
-                "control tokens in errors",
-                '- return text.replace("<", "< "), failed',
-                '+ return text if failed else text.replace("<", "< "), failed',
-                message="The text of an error may repeat what the policy wrote, such as a name with `<|` in it.",
-                hint=2,
-            ),
-            Slip(
-                "made twice",
-                "  name, arguments = call",
-                "+ tools[name](**arguments)",
-                message="The first call, whose result is dropped, has effects too: keep its result.",
-                hint=1,
-            ),
-            Slip(
-                "not marked",
-                '- text, failed = f"error: {error}", True',
-                '+ text, failed = f"error: {error}", False',
-                message="A call that failed has to be marked: the second value is True.",
-                hint=2,
-            ),
+            r"""
+only ValueError
+- except Exception as error:
++ except ValueError as error:
+! More than ValueError can happen: KeyError, TypeError, ZeroDivisionError.
+
+@ text, failed = str(tools[name](**arguments)), False
+by place
++ text, failed = str(tools[name](*arguments.values())), False
+! Arguments have names: call the function with `**arguments`.
+no text (2)
++ return tools[name](**arguments), False
+! The model reads texts: return `str(result)`.
+
+@ return text.replace("<", "< "), failed
+control tokens (2)
++ return text, failed
+! A result with `<|im_end|>` in it would end the tool's turn and begin another one.
+bars alone (2)
++ return text.replace("<|", "< |"), failed
+! `<tool_call>` and `</tool_response>` are control tokens too: a result could end itself, or make a call in the model's
+! name.
+control tokens in errors (2)
++ return text if failed else text.replace("<", "< "), failed
+! The text of an error may repeat what the policy wrote, such as a name with `<|` in it.
+
+made twice
+  name, arguments = call
++ tools[name](**arguments)
+! The first call, whose result is dropped, has effects too: keep its result.
+not marked (2)
+- text, failed = f"error: {error}", True
++ text, failed = f"error: {error}", False
+! A call that failed has to be marked: the second value is True.
+""",
         ),
     ),
     run=_told,
@@ -564,39 +504,29 @@ CONVERSE = Exercise(
     ),
     mistakes=slips(
         converse,
-        Slip(
-            "its own turn is missing",
-            '- messages.append({"role": "assistant", "content": text})',
-            "+ ",
-            message="The model's own turn is not in the messages: it never sees what it asked.",
-            hint=2,
-        ),
-        Slip(
-            "one call",
-            "- for call in calls:",
-            "+ for call in calls[:1]:",
-            message="A turn may have several calls. Each gets a message.",
-        ),
-        Slip(
-            "last calls are made",
-            "- if not calls or turn == most_turns - 1:",
-            "+ if not calls:",
-            message="After the last turn that is allowed nobody reads results: do not make its calls.",
-            hint=3,
-        ),
-        Slip(
-            "continues without calls",
-            "- if not calls or turn == most_turns - 1:",
-            "+ if turn == most_turns - 1:",
-            message="A turn without calls is the answer. Stop there.",
-            hint=3,
-        ),
-        Slip(
-            "the pair as content",
-            "- result, _ = run_call(tools, call)",
-            "+ result = run_call(tools, call)",
-            message="`run_call` returns a text and a flag. The content of the message is the text.",
-        ),
+        r"""
+its own turn is missing (2)
+- messages.append({"role": "assistant", "content": text})
++
+! The model's own turn is not in the messages: it never sees what it asked.
+one call
+- for call in calls:
++ for call in calls[:1]:
+! A turn may have several calls. Each gets a message.
+
+@ if not calls or turn == most_turns - 1:
+last calls are made (3)
++ if not calls:
+! After the last turn that is allowed nobody reads results: do not make its calls.
+continues without calls (3)
++ if turn == most_turns - 1:
+! A turn without calls is the answer. Stop there.
+
+the pair as content
+- result, _ = run_call(tools, call)
++ result = run_call(tools, call)
+! `run_call` returns a text and a flag. The content of the message is the text.
+""",
     ),
     run=_messages,
 )
@@ -675,34 +605,24 @@ FIRST_SHIFT = Exercise(
     ),
     mistakes=slips(
         first_shift,
-        Slip(
-            "lengths forgotten",
-            "- if len(ids) != len(again):",
-            "+ if False:",
-            message="If one list is the beginning of the other, they differ too.",
-            hint=2,
-        ),
-        Slip(
-            "counted from 1",
-            "- return place",
-            "+ return place + 1",
-            message="Places are counted from 0.",
-            hint=1,
-        ),
-        Slip(
-            "0 for none",
-            "- return None",
-            "+ return 0",
-            message="0 is the first place. Where nothing differs, return None.",
-            hint=2,
-        ),
-        Slip(
-            "the longer one",
-            "- return min(len(ids), len(again))",
-            "+ return max(len(ids), len(again))",
-            message="The first place that differs is the one after the end of the *shorter* list.",
-            hint=2,
-        ),
+        r"""
+lengths forgotten (2)
+- if len(ids) != len(again):
++ if False:
+! If one list is the beginning of the other, they differ too.
+counted from 1
+- return place
++ return place + 1
+! Places are counted from 0.
+0 for none (2)
+- return None
++ return 0
+! 0 is the first place. Where nothing differs, return None.
+the longer one (2)
+- return min(len(ids), len(again))
++ return max(len(ids), len(again))
+! The first place that differs is the one after the end of the *shorter* list.
+""",
     ),
 )
 
@@ -766,60 +686,44 @@ JOIN = Exercise(
     ),
     mistakes=slips(
         join,
-        Slip(
-            "results count",
-            "- mask = mask + [0] * len(results[number])",
-            "+ mask = mask + [1] * len(results[number])",
-            message="The policy did not draw the tokens of a result. Their mask is 0.",
-        ),
-        Slip(
-            "upside down",
-            "- mask = mask + [1] * len(turn)",
-            "+ mask = mask + [0] * len(turn)",
-            "- mask = mask + [0] * len(results[number])",
-            "+ mask = mask + [1] * len(results[number])",
-            message="It is the other way round: 1 for what the policy drew.",
-        ),
-        Slip(
-            "a piece of a result",
-            "- if len(ids) + len(results[number]) > limit:",
-            "-     break",
-            "- ids = ids + results[number]",
-            "- mask = mask + [0] * len(results[number])",
-            "+ piece = results[number][: limit - len(ids)]",
-            "+ ids = ids + piece",
-            "+ mask = mask + [0] * len(piece)",
-            message="Half a result is worse than none: leave it out as a whole, and end there.",
-            hint=3,
-        ),
-        Slip(
-            "no limit for turns",
-            "- turn = turn[: limit - len(ids)]",
-            "+ turn = turn[:]",
-            message="A turn may exceed the limit too. Cut it.",
-            hint=2,
-        ),
-        Slip(
-            "no limit for results",
-            "- if len(ids) + len(results[number]) > limit:",
-            "+ if False:",
-            message="A result that would exceed the limit got in.",
-            hint=3,
-        ),
-        Slip(
-            "one too early",
-            "- if len(ids) + len(results[number]) > limit:",
-            "+ if len(ids) + len(results[number]) >= limit:",
-            message="A result that fills the completion exactly still fits.",
-            hint=3,
-        ),
-        Slip(
-            "continues after the end",
-            "- break",
-            "+ continue",
-            message="If a result is left out, the completion ends: without that result the next turn was never drawn.",
-            hint=3,
-        ),
+        r"""
+results count
+- mask = mask + [0] * len(results[number])
++ mask = mask + [1] * len(results[number])
+! The policy did not draw the tokens of a result. Their mask is 0.
+upside down
+- mask = mask + [1] * len(turn)
++ mask = mask + [0] * len(turn)
+- mask = mask + [0] * len(results[number])
++ mask = mask + [1] * len(results[number])
+! It is the other way round: 1 for what the policy drew.
+a piece of a result (3)
+- if len(ids) + len(results[number]) > limit:
+-     break
+- ids = ids + results[number]
+- mask = mask + [0] * len(results[number])
++ piece = results[number][: limit - len(ids)]
++ ids = ids + piece
++ mask = mask + [0] * len(piece)
+! Half a result is worse than none: leave it out as a whole, and end there.
+no limit for turns (2)
+- turn = turn[: limit - len(ids)]
++ turn = turn[:]
+! A turn may exceed the limit too. Cut it.
+
+@ if len(ids) + len(results[number]) > limit:
+no limit for results (3)
++ if False:
+! A result that would exceed the limit got in.
+one too early (3)
++ if len(ids) + len(results[number]) >= limit:
+! A result that fills the completion exactly still fits.
+
+continues after the end (3)
+- break
++ continue
+! If a result is left out, the completion ends: without that result the next turn was never drawn.
+""",
     ),
     run=_ids_and_mask,
 )
@@ -882,56 +786,42 @@ MASKED_LOSS = Exercise(
     ),
     mistakes=slips(
         masked_loss,
-        Slip(
-            "times the mask",
-            "- terms = np.where(mask, logps, 0.0) * advantages[:, None]",
-            "+ terms = logps * mask * advantages[:, None]",
-            message="NaN times 0 is NaN: a token that does not count still spoils the loss.",
-            hint=2,
-        ),
-        Slip(
-            "all tokens",
-            "- count = mask.sum()",
-            "+ count = mask.size",
-            message="The sum is divided by all places of the array. Divide by the tokens that count.",
-        ),
-        Slip(
-            "the sign",
-            "- return -terms.sum() / count if count else 0.0",
-            "+ return terms.sum() / count if count else 0.0",
-            message="The sign is wrong: the loss falls when a token with a positive advantage becomes likelier.",
-        ),
-        Slip(
-            "rows of advantage 0 left out",
-            "- count = mask.sum()",
-            "+ count = mask[advantages != 0].sum()",
-            message=(
-                "The tokens of a completion with advantage 0 add nothing to the sum, but they count: the denominator "
-                "is the number of all drawn tokens of the batch, in TRL too."
-            ),
-        ),
-        Slip(
-            "row by row",
-            "- count = mask.sum()",
-            "- return -terms.sum() / count if count else 0.0",
-            "+ count = mask.sum(axis=1)",
-            "+ return -np.mean([row.sum() / max(each, 1) for row, each in zip(terms, count)])",
-            message="That is the mean of each completion's mean. Here every token of the batch counts alike.",
-        ),
-        Slip(
-            "no tokens",
-            "- return -terms.sum() / count if count else 0.0",
-            "+ return -terms.sum() / count",
-            message="Without a token that counts this divides by 0. The loss is 0.0 then.",
-        ),
-        Slip(
-            "no mask",
-            "- terms = np.where(mask, logps, 0.0) * advantages[:, None]",
-            "- count = mask.sum()",
-            "+ terms = np.nan_to_num(logps, neginf=0.0) * advantages[:, None]",
-            "+ count = logps.size",
-            message="The tokens of the tools are in it. Only those with the mask True count.",
-        ),
+        r"""
+times the mask (2)
+- terms = np.where(mask, logps, 0.0) * advantages[:, None]
++ terms = logps * mask * advantages[:, None]
+! NaN times 0 is NaN: a token that does not count still spoils the loss.
+
+@ count = mask.sum()
+all tokens
++ count = mask.size
+! The sum is divided by all places of the array. Divide by the tokens that count.
+rows of advantage 0 left out
++ count = mask[advantages != 0].sum()
+! The tokens of a completion with advantage 0 add nothing to the sum, but they count: the denominator is the number of
+! all drawn tokens of the batch, in TRL too.
+
+@ return -terms.sum() / count if count else 0.0
+the sign
++ return terms.sum() / count if count else 0.0
+! The sign is wrong: the loss falls when a token with a positive advantage becomes likelier.
+no tokens
++ return -terms.sum() / count
+! Without a token that counts this divides by 0. The loss is 0.0 then.
+
+row by row
+- count = mask.sum()
+- return -terms.sum() / count if count else 0.0
++ count = mask.sum(axis=1)
++ return -np.mean([row.sum() / max(each, 1) for row, each in zip(terms, count)])
+! That is the mean of each completion's mean. Here every token of the batch counts alike.
+no mask
+- terms = np.where(mask, logps, 0.0) * advantages[:, None]
+- count = mask.sum()
++ terms = np.nan_to_num(logps, neginf=0.0) * advantages[:, None]
++ count = logps.size
+! The tokens of the tools are in it. Only those with the mask True count.
+""",
     ),
     run=_quietly,
 )
@@ -992,40 +882,27 @@ CREDIT = Exercise(
     ),
     mistakes=slips(
         credit,
-        Slip(
-            "its own turn only",
-            "- value = value + gamma**later * reward",
-            "+ value = value + 0.0**later * reward",
-            message="A turn also gets credit for what later turns earned: without the call there is no answer.",
-        ),
-        Slip(
-            "earlier turns too",
-            "- for later, reward in enumerate(turn_rewards[turn:]):",
-            "+ for later, reward in enumerate(turn_rewards):",
-            message="A turn gets no credit for what was earned before it.",
-            hint=3,
-        ),
-        Slip(
-            "not discounted",
-            "- value = value + gamma**later * reward",
-            "+ value = value + reward",
-            message="gamma is missing: a reward that comes a turn later counts gamma times as much.",
-            hint=2,
-        ),
-        Slip(
-            "one turn too many",
-            "- value = value + gamma**later * reward",
-            "+ value = value + gamma ** (later + 1) * reward",
-            message="A turn's own reward is not discounted: gamma**0 is 1.",
-            hint=3,
-        ),
-        Slip(
-            "every token a turn",
-            "- if drawn_by_policy and (place == 0 or not mask[place - 1]):",
-            "+ if drawn_by_policy:",
-            message="Every token counts as a turn here. A turn is an unbroken run of ones.",
-            hint=1,
-        ),
+        r"""
+@ value = value + gamma**later * reward
+its own turn only
++ value = value + 0.0**later * reward
+! A turn also gets credit for what later turns earned: without the call there is no answer.
+not discounted (2)
++ value = value + reward
+! gamma is missing: a reward that comes a turn later counts gamma times as much.
+one turn too many (3)
++ value = value + gamma ** (later + 1) * reward
+! A turn's own reward is not discounted: gamma**0 is 1.
+
+earlier turns too (3)
+- for later, reward in enumerate(turn_rewards[turn:]):
++ for later, reward in enumerate(turn_rewards):
+! A turn gets no credit for what was earned before it.
+every token a turn
+- if drawn_by_policy and (place == 0 or not mask[place - 1]):
++ if drawn_by_policy:
+! Every token counts as a turn here. A turn is an unbroken run of ones.
+""",
     ),
     run=_floats,
 )
@@ -1133,71 +1010,48 @@ LOCK = Exercise(
     ),
     mistakes=slips(
         Lock,
-        Slip(
-            "tries of the last game",
-            "- self.code, self.tries, self.is_open = code, 0, False",
-            '+ self.code, self.tries, self.is_open = code, getattr(self, "tries", 0), False',
-            message="The tries of the last game still count: `reset` has to start from nothing.",
-        ),
-        Slip(
-            "stays open",
-            "- self.code, self.tries, self.is_open = code, 0, False",
-            '+ self.code, self.tries, self.is_open = code, 0, getattr(self, "is_open", False)',
-            message="A lock that was open in the last game is still open: `reset` has to close it.",
-        ),
-        Slip(
-            "refused codes count",
-            "- if len(code) != len(self.code) or not code.isdigit():",
-            '-     raise ValueError(f"expected {len(self.code)} digits")',
-            "- self.tries += 1",
-            "+ self.tries += 1",
-            "+ if len(code) != len(self.code) or not code.isdigit():",
-            '+     raise ValueError(f"expected {len(self.code)} digits")',
-            message="A code that is refused counts as a try here.",
-            hint=3,
-        ),
-        Slip(
-            "nothing is refused",
-            "- if len(code) != len(self.code) or not code.isdigit():",
-            "+ if False:",
-            message="A code of another length, or with letters in it, has to raise ValueError.",
-            hint=3,
-        ),
-        Slip(
-            "it closes again",
-            "- self.is_open = self.is_open or code == self.code",
-            "+ self.is_open = code == self.code",
-            message="A lock that is open stays open, whatever is tried afterwards.",
-            hint=3,
-        ),
-        Slip(
-            "tries cost nothing",
-            "- return max(1 - (self.tries - 1) / 10, 0.0) if self.is_open else 0.0",
-            "+ return 1.0 if self.is_open else 0.0",
-            message="Each further try costs a tenth.",
-            hint=4,
-        ),
-        Slip(
-            "below zero",
-            "- return max(1 - (self.tries - 1) / 10, 0.0) if self.is_open else 0.0",
-            "+ return 1 - (self.tries - 1) / 10 if self.is_open else 0.0",
-            message="After many tries the reward is below 0. It should stop at 0.",
-            hint=4,
-        ),
-        Slip(
-            "the first try costs",
-            "- return max(1 - (self.tries - 1) / 10, 0.0) if self.is_open else 0.0",
-            "+ return max(1 - self.tries / 10, 0.0) if self.is_open else 0.0",
-            message="The first try is free.",
-            hint=4,
-        ),
-        Slip(
-            "any place",
-            "- right = sum(a == b for a, b in zip(code, self.code))",
-            "+ right = sum(digit in self.code for digit in code)",
-            message="A right digit in the wrong place counts here. Compare place by place.",
-            hint=2,
-        ),
+        r"""
+@ self.code, self.tries, self.is_open = code, 0, False
+tries of the last game
++ self.code, self.tries, self.is_open = code, getattr(self, "tries", 0), False
+! The tries of the last game still count: `reset` has to start from nothing.
+stays open
++ self.code, self.tries, self.is_open = code, 0, getattr(self, "is_open", False)
+! A lock that was open in the last game is still open: `reset` has to close it.
+
+refused codes count (3)
+- if len(code) != len(self.code) or not code.isdigit():
+-     raise ValueError(f"expected {len(self.code)} digits")
+- self.tries += 1
++ self.tries += 1
++ if len(code) != len(self.code) or not code.isdigit():
++     raise ValueError(f"expected {len(self.code)} digits")
+! A code that is refused counts as a try here.
+nothing is refused (3)
+- if len(code) != len(self.code) or not code.isdigit():
++ if False:
+! A code of another length, or with letters in it, has to raise ValueError.
+it closes again (3)
+- self.is_open = self.is_open or code == self.code
++ self.is_open = code == self.code
+! A lock that is open stays open, whatever is tried afterwards.
+
+@ return max(1 - (self.tries - 1) / 10, 0.0) if self.is_open else 0.0
+tries cost nothing (4)
++ return 1.0 if self.is_open else 0.0
+! Each further try costs a tenth.
+below zero (4)
++ return 1 - (self.tries - 1) / 10 if self.is_open else 0.0
+! After many tries the reward is below 0. It should stop at 0.
+the first try costs (4)
++ return max(1 - self.tries / 10, 0.0) if self.is_open else 0.0
+! The first try is free.
+
+any place (2)
+- right = sum(a == b for a, b in zip(code, self.code))
++ right = sum(digit in self.code for digit in code)
+! A right digit in the wrong place counts here. Compare place by place.
+""",
     ),
     run=_play,
 )
@@ -1255,13 +1109,12 @@ FEWEST = Exercise(
         ),
         *slips(
             fewest_questions,
-            Slip(
-                "all together",
-                "- return totals[n] / n",
-                "+ return float(totals[n])",
-                message="These are the guesses of all n games together. Divide by n.",
-                hint=2,
-            ),
+            r"""
+all together (2)
+- return totals[n] / n
++ return float(totals[n])
+! These are the guesses of all n games together. Divide by n.
+""",
         ),
     ),
 )
@@ -1337,44 +1190,30 @@ FAIR_REWARD = Exercise(
     ),
     mistakes=slips(
         fair_reward,
-        Slip(
-            "calls are paid",
-            "- return max(1.0 - 0.1 * max(calls - 1, 0), 0.0)",
-            "+ return 1.0 + 0.1 * calls",
-            message="Here calls are paid for. A policy will make as many as it can.",
-        ),
-        Slip(
-            "the first costs",
-            "- return max(1.0 - 0.1 * max(calls - 1, 0), 0.0)",
-            "+ return max(1.0 - 0.1 * calls, 0.0)",
-            message="The first call is free.",
-            hint=2,
-        ),
-        Slip(
-            "below zero",
-            "- return max(1.0 - 0.1 * max(calls - 1, 0), 0.0)",
-            "+ return 1.0 - 0.1 * max(calls - 1, 0)",
-            message="With many calls the reward is below 0. It should stop at 0.",
-            hint=2,
-        ),
-        Slip(
-            "a tool's words",
-            '- if last.get("role") != "assistant" or last.get("content", "").strip() != answer:',
-            '+ if last.get("content", "").strip() != answer:',
-            message="The last message is a tool's: the policy has not answered.",
-        ),
-        Slip(
-            "turns with calls",
-            '- calls = sum(len(message.get("tool_calls", [])) for message in messages)',
-            '+ calls = sum("tool_calls" in message for message in messages)',
-            message="A turn may have several calls, and each counts.",
-            hint=2,
-        ),
-        Slip(
-            "part of it",
-            '- if last.get("role") != "assistant" or last.get("content", "").strip() != answer:',
-            '+ if last.get("role") != "assistant" or answer not in last.get("content", ""):',
-            message="`answer in content` pays `15` for `5`. The content has to equal the answer.",
-        ),
+        r"""
+@ return max(1.0 - 0.1 * max(calls - 1, 0), 0.0)
+calls are paid
++ return 1.0 + 0.1 * calls
+! Here calls are paid for. A policy will make as many as it can.
+the first costs (2)
++ return max(1.0 - 0.1 * calls, 0.0)
+! The first call is free.
+below zero (2)
++ return 1.0 - 0.1 * max(calls - 1, 0)
+! With many calls the reward is below 0. It should stop at 0.
+
+@ if last.get("role") != "assistant" or last.get("content", "").strip() != answer:
+a tool's words
++ if last.get("content", "").strip() != answer:
+! The last message is a tool's: the policy has not answered.
+part of it
++ if last.get("role") != "assistant" or answer not in last.get("content", ""):
+! `answer in content` pays `15` for `5`. The content has to equal the answer.
+
+turns with calls (2)
+- calls = sum(len(message.get("tool_calls", [])) for message in messages)
++ calls = sum("tool_calls" in message for message in messages)
+! A turn may have several calls, and each counts.
+""",
     ),
 )
