@@ -11,11 +11,13 @@ import mlx_grpo_kit.runs
 LOADED = """
 import sys
 before = {*sys.modules}
+import mlx_grpo_kit  # loads a part of runtime itself
+package = {*sys.modules}
 import mlx_grpo_kit.MODULE
 new = {*sys.modules} - before
 others = {name.partition(".")[0] for name in new} - sys.stdlib_module_names - {"mlx_grpo_kit"}
 print(sorted(name for name in others if not name.startswith("_")))
-print(sorted({name.split(".")[1] for name in new if name.startswith("mlx_grpo_kit.")}))
+print(sorted({name.split(".")[1] for name in new - package if name.startswith("mlx_grpo_kit.")}))
 """
 
 
