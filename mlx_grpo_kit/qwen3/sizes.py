@@ -88,7 +88,7 @@ def memory(config: Qwen3Config, batch: int, tokens: int, dtype: mx.Dtype = mx.fl
 
     "parameters", "KV cache" and "kept for backward" (every inner value, all held at once) are exact. "forward pass" is
     the peak of a pass that keeps nothing: the inner values of one layer, and those outside of the layers. On a CPU, MLX
-    was measured at 1 to 1.6 times that, because it works on several operations at a time.
+    was measured at 0.8 to 1.6 times that, because it works on several operations at a time.
     """
     inner = inner_values(config, batch, tokens)
     return {

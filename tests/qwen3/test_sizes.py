@@ -140,18 +140,25 @@ def test_bytes_are_those_that_mlx_counts(name):
     held, *_ = bytes_of(read)
     assert held == pytest.approx(said["KV cache"], rel=0.03, abs=8192)  # two pages, where all is small
 
-    # Twice, because arrays of another test's thread may go meanwhile.
-    most = max(bytes_of(lambda: qwen3_forward(config, params, ids))[1] for _ in range(2))
+    for purpose, kept in (("forward pass", "layers.0"), ("kept for backward", "layers.")):  # and all outside of layers
+
+        def keep(kept=kept):
+            record = {}
+
+            def watch(name, value):
+                if name.startswith(kept) or not name.startswith("layers."):
+                    record[name] = value
+                return value
+
+            qwen3_forward(config, params, ids, watch=watch)
+            return record
+
+        held, *_ = bytes_of(keep)
+        assert held == pytest.approx(said[purpose], rel=0.01)  # an array may take a little more than its numbers
+
+    # The least that a pass takes depends on how far MLX's threads get ahead of each other, and on the machine's load.
     if mx.default_device() == mx.cpu:  # a GPU's fused attention keeps no scores
-        assert 0.9 < most / said["forward pass"] < 2
-
-    def keep():
-        record = {}
-        qwen3_forward(config, params, ids, watch=record.setdefault)
-        return record
-
-    held, *_ = bytes_of(keep)
-    assert held == pytest.approx(said["kept for backward"], rel=0.1)
+        assert bytes_of(lambda: qwen3_forward(config, params, ids))[1] < 2 * said["forward pass"]
 
 
 def test_half_the_digits_take_half_the_bytes():
