@@ -140,6 +140,37 @@ prompt counted
 ! `max_new_tokens` does not count the prompt.
 """,
     ),
+    also_right=r"""
+# by NumPy
+def greedy_backwards(next_logits, prompt, max_new_tokens, ends):
+    new = []
+    while len(new) < max_new_tokens and (not new or new[-1] not in ends):
+        logits = np.array(next_logits([*prompt, *new]))
+        new.append(np.argmax(logits))
+    return new
+""",
+    also_wrong=r"""
+# asked to the limit
+def asked_to_the_limit(next_logits, prompt, max_new_tokens, ends):
+    tokens = greedy(next_logits, prompt, max_new_tokens, set())
+    stops = [place for place, token in enumerate(tokens) if token in ends]
+    return tokens[: stops[0] + 1] if stops else tokens
+! what follows an end token is never used
+# at least one
+- for _ in range(max_new_tokens):
++ for _ in range(max(1, max_new_tokens)):
+# floats
+- return tokens[len(prompt) :]
++ return [float(token) for token in tokens[len(prompt) :]]
+! token ids are whole numbers
+# begins with the last token
+- tokens = list(prompt)
++ prompt = prompt[-1:]
++ tokens = list(prompt)
+# until it repeats itself
+- if token in ends:
++ if token in ends or len(tokens) > len(prompt) + 1 and token == tokens[-2]:
+""",
     run=_count_questions,
 )
 
@@ -227,6 +258,20 @@ not divided by the sum (3)
 ! Probabilities sum to 1: divide the exponentials by their sum.
 """,
     ),
+    also_right=r"""
+# MLX's softmax
+lambda logits, temperature: mx.softmax(logits / temperature, axis=-1)
+# torch
+import torch
+lambda logits, temperature: torch.softmax(torch.tensor(np.array(logits)) / temperature, -1)
+""",
+    also_wrong=r"""
+# whole numbers
+- scaled = logits / temperature
++ scaled = (logits / temperature).astype(mx.int32).astype(mx.float32)
+# the first axis
+lambda logits, t: mx.softmax(logits / t, axis=0)
+""",
 )
 
 
@@ -234,29 +279,6 @@ def draw(logits, temperature, key):
     """A token id, drawn from softmax(logits / temperature). One key, one token."""
     ends = mx.cumsum(mx.softmax(logits / temperature))
     return int(mx.sum(ends <= mx.random.uniform(key=key) * ends[-1]))
-
-
-def _always_the_likeliest(logits, temperature, key):
-    return int(mx.argmax(logits))
-
-
-def _constant_seed(logits, temperature, key):
-    return draw(logits, temperature, mx.random.key(0))
-
-
-def _noise(make):
-    def wrong(logits, temperature, key):
-        return int(mx.argmax(make(logits, temperature, key)))
-
-    return wrong
-
-
-def _position_in_order(logits, temperature, key):
-    return draw(mx.sort(logits)[::-1], temperature, key)
-
-
-def _any_token(logits, temperature, key):
-    return int(mx.random.randint(0, logits.shape[0], key=key))
 
 
 DRAW = Exercise(
@@ -282,51 +304,43 @@ DRAW = Exercise(
         (mx.array([-1.0, 1.0, 0.5, 3.0]), 4.0, 0),  # the same keys: results cached from the first case are wrong here
         (mx.array([1.0, OUT, 1.5, 0.5]), 0.4, 2),
     ),
-    mistakes=(
-        Mistake(
-            "always the likeliest",
-            _always_the_likeliest,
-            "That is always the likeliest token. A draw has to return the other tokens too, as often as their "
-            "probabilities say.",
-            1,
-        ),
-        Mistake(
-            "a constant seed",
-            _constant_seed,
-            "A generator with a constant seed starts from the same state in each call, so every call draws the same "
-            "number. Take all random numbers from `key`: `mx.random.uniform(key=key)`.",
-            1,
-        ),
-        Mistake(
-            "normal noise",
-            _noise(lambda logits, t, key: logits / t + mx.random.normal(logits.shape, key=key)),
-            "The largest of logits plus *normal* noise does not have the softmax's shares. (With Gumbel noise, "
-            "-log(-log(u)), it does.)",
-            1,
-        ),
-        Mistake(
-            "uniform noise",
-            _noise(lambda logits, t, key: logits / t + mx.random.uniform(shape=logits.shape, key=key)),
-            "The largest of logits plus *uniform* noise does not have the softmax's shares. (With Gumbel noise, "
-            "-log(-log(u)), it does.)",
-            1,
-        ),
-        Mistake(
-            "noise on probabilities",
-            _noise(lambda logits, t, key: mx.softmax(logits / t) + mx.random.uniform(shape=logits.shape, key=key)),
-            "Noise added to the probabilities changes their order at random, but does not give each token its share.",
-            1,
-        ),
-        Mistake(
-            "half of Gumbel's noise",
-            _noise(lambda logits, t, key: logits / t - mx.log(mx.random.uniform(shape=logits.shape, key=key))),
-            "-log(u) is exponential noise. Gumbel noise is -log(-log(u)).",
-            1,
-        ),
-        Mistake("any token", _any_token, "All tokens come equally often, whatever their logits.", 1),
-        *slips(
-            draw,
-            r"""
+    mistakes=slips(
+        draw,
+        r"""
+@ return int(mx.sum(ends <= mx.random.uniform(key=key) * ends[-1]))
+always the likeliest
++ return int(mx.argmax(logits))
+! That is always the likeliest token. A draw has to return the other tokens too, as often as their probabilities say.
+normal noise
++ return int(mx.argmax(logits / temperature + mx.random.normal(logits.shape, key=key)))
+! The largest of logits plus *normal* noise does not have the softmax's shares. (With Gumbel noise, -log(-log(u)), it
+! does.)
+uniform noise
++ return int(mx.argmax(logits / temperature + mx.random.uniform(shape=logits.shape, key=key)))
+! The largest of logits plus *uniform* noise does not have the softmax's shares. (With Gumbel noise, -log(-log(u)), it
+! does.)
+noise on probabilities
++ return int(mx.argmax(mx.softmax(logits / temperature) + mx.random.uniform(shape=logits.shape, key=key)))
+! Noise added to the probabilities changes their order at random, but does not give each token its share.
+half of Gumbel's noise
++ return int(mx.argmax(logits / temperature - mx.log(mx.random.uniform(shape=logits.shape, key=key))))
+! -log(u) is exponential noise. Gumbel noise is -log(-log(u)).
+any token
++ return int(mx.random.randint(0, logits.shape[0], key=key))
+! All tokens come equally often, whatever their logits.
+a constant seed
++ return int(mx.sum(ends <= mx.random.uniform(key=mx.random.key(0)) * ends[-1]))
+! A generator with a constant seed starts from the same state in each call, so every call draws the same number. Take
+! all random numbers from `key`: `mx.random.uniform(key=key)`.
+its own randomness
++ return int(mx.sum(ends <= mx.random.uniform() * ends[-1]))
+! A run can only be repeated if every random number comes from a key: `mx.random.uniform(key=key)`.
+
+position in the order (2)
+- ends = mx.cumsum(mx.softmax(logits / temperature))
++ ends = mx.cumsum(mx.softmax(mx.sort(logits)[::-1] / temperature))
+! That is the token's rank in the order of likelihood. If you sort, look up which token has that rank.
+
 @ ends = mx.cumsum(mx.softmax(logits / temperature))
 temperature ignored (3)
 + ends = mx.cumsum(mx.softmax(logits))
@@ -343,20 +357,72 @@ from the other end (2)
 + return int(mx.sum(ends > mx.random.uniform(key=key) * ends[-1]))
 ! That counts the pieces that end *after* the number. The token id is the number of pieces that end before it.
 """,
-        ),
-        Mistake(
-            "position in the order",
-            _position_in_order,
-            "That is the token's rank in the order of likelihood. If you sort, look up which token has that rank.",
-            2,
-        ),
-        Mistake(
-            "its own randomness",
-            lambda logits, temperature, key: draw(logits, temperature, None),
-            "A run can only be repeated if every random number comes from a key: `mx.random.uniform(key=key)`.",
-            1,
-        ),
     ),
+    also_right=r"""
+# categorical
+lambda logits, temperature, key: mx.random.categorical(logits / temperature, key=key)
+# gumbel
+def gumbel(logits, temperature, key):
+    return int(mx.argmax(logits / temperature - mx.log(-mx.log(mx.random.uniform(shape=logits.shape, key=key)))))
+# NumPy
+def numpy_choice(logits, temperature, key):
+    powers = np.exp(np.array(logits, dtype=float) / temperature)
+    return np.random.default_rng(np.array(key)).choice(len(powers), p=powers / powers.sum())
+# subtracting
+def subtracting(logits, temperature, key):
+    left = mx.random.uniform(key=key).item()
+    probs = mx.softmax(logits / temperature).tolist()
+    for token, share in enumerate(probs):
+        left -= share
+        if left < 0:
+            return token
+    return max(range(len(probs)), key=probs.__getitem__)
+# exponential clocks, whose rates are the probabilities
+def exponential_race(logits, temperature, key):
+    waits = -mx.log(mx.random.uniform(shape=logits.shape, key=key))
+    return int(mx.argmin(waits / mx.softmax(logits / temperature)))
+""",
+    also_wrong=r"""
+# slightly cold
+- ends = mx.cumsum(mx.softmax(logits / temperature))
++ ends = mx.cumsum(mx.softmax(logits / (0.8 * temperature)))
+# second best sometimes
+def second_best_sometimes(logits, temperature, key):
+    order = mx.argsort(-logits)
+    return int(order[1 if mx.random.uniform(key=key).item() < 0.3 and len(order) > 1 else 0])
+# NumPy with a constant seed
+def numpy_with_a_constant_seed(logits, temperature, key):
+    probs = np.array(mx.softmax(logits / temperature), dtype=float)
+    return np.random.default_rng(0).choice(len(probs), p=probs / probs.sum())
+! A generator with a constant seed
+# Gumbel noise from a constant key
+def gumbel(logits, temperature, key):
+    uniform = mx.random.uniform(shape=logits.shape, key=mx.random.key(42))
+    return int(mx.argmax(logits / temperature - mx.log(-mx.log(uniform))))
+! A generator with a constant seed
+# token 0
+lambda logits, temperature, key: 0
+# token 1
+lambda logits, temperature, key: 1
+# categorical without the key
+lambda logits, temperature, key: mx.random.categorical(logits / temperature)
+! another token for the same key
+# outside of the vocabulary
+lambda logits, temperature, key: 8
+! token ids go from 0 to 7
+# a letter
+lambda logits, temperature, key: "a"
+! a token id is a whole number
+# half a key
+lambda logits, temperature, key: draw(logits, temperature, mx.array([int(key[0]), 0], mx.uint32))
+! one token for all keys that differ in their second number
+# the other half
+lambda logits, temperature, key: draw(logits, temperature, mx.array([0, int(key[1])], mx.uint32))
+! one token for all keys that differ in their first number
+# remembered by the key
+lambda logits, temperature, key, seen={}: seen.setdefault(tuple(key.tolist()), draw(logits, temperature, key))
+! where token ids go from 0 to 3
+""",
     run=draw_often,
     explain="MLX's own, `mx.random.categorical(logits / temperature, key=key)`, adds Gumbel noise to every logit and "
     "takes the largest sum, which gives the same shares. The kit draws along the line, as the exercise says: one "
@@ -389,9 +455,7 @@ def apply_top_k(logprobs, top_k):
     return mx.where(place < top_k, logprobs, -mx.inf)
 
 
-ZEROS = "0 is the logarithm of 1, so it marks a very likely token. A removed token has log-probability `-inf`."
 SHARED_OUT = "The tokens that stay should keep their numbers. The softmax of the draw normalizes them later."
-ALL_ROWS = "Each row is a distribution of its own: work along the last axis."
 
 
 TOP_K = Exercise(
@@ -421,35 +485,22 @@ TOP_K = Exercise(
         (mx.array([0.75, OUT, 0.5, OUT]), 3),
         *drawn(3, lambda rng: (_floats(rng, 2, 2, 6), int(rng.integers(1, 6)))),
     ),
-    mistakes=(
-        Mistake(
-            "all that reach the k-th",
-            lambda logprobs, k: mx.where(
-                logprobs >= mx.sort(logprobs, axis=-1)[..., -min(k, logprobs.shape[-1]), None], logprobs, -mx.inf
-            ),
-            "With equal numbers at the border, more than `top_k` tokens stay. (transformers does the same, but this "
-            "exercise asks for exactly `top_k`.)",
-            2,
-        ),
-        Mistake(
-            "wrong for a large k",
-            lambda logprobs, k: mx.where(
-                mx.argsort(mx.argsort(-logprobs, axis=-1), axis=-1) < mx.array(range(logprobs.shape[-1]))[k],
-                logprobs,
-                -mx.inf,
-            ),
-            "A `top_k` as large as the vocabulary keeps every token: there is nothing to do.",
-            1,
-        ),
-        Mistake(
-            "sorted",
-            lambda logprobs, k: mx.sort(logprobs, axis=-1)[..., ::-1][..., :k],
-            "The numbers are right, but every token has to keep its place: the result has the shape of `logprobs`.",
-            2,
-        ),
-        *slips(
-            apply_top_k,
-            r"""
+    mistakes=slips(
+        apply_top_k,
+        r"""
+@ return mx.where(place < top_k, logprobs, -mx.inf)
+all that reach the k-th (2)
++ smallest = mx.sort(logprobs, axis=-1)[..., -min(top_k, logprobs.shape[-1]), None]
++ return mx.where(logprobs >= smallest, logprobs, -mx.inf)
+! With equal numbers at the border, more than `top_k` tokens stay. (transformers does the same, but this exercise asks
+! for exactly `top_k`.)
+wrong for a large k
++ return mx.where(place < mx.array(range(logprobs.shape[-1]))[top_k], logprobs, -mx.inf)
+! A `top_k` as large as the vocabulary keeps every token: there is nothing to do.
+sorted (2)
++ return mx.sort(logprobs, axis=-1)[..., ::-1][..., :top_k]
+! The numbers are right, but every token has to keep its place: the result has the shape of `logprobs`.
+
 the least likely
 - order = mx.argsort(-logprobs, axis=-1)
 + order = mx.argsort(logprobs, axis=-1)
@@ -480,8 +531,26 @@ one row for all
 + place = mx.argsort(order).reshape(logprobs.shape)
 ! Each row is a distribution of its own: work along the last axis.
 """,
-        ),
     ),
+    also_right=r"""
+# loops
+def top_k_with_loops(logprobs, top_k):
+    rows = np.array(logprobs).reshape(-1, logprobs.shape[-1])
+    out = np.full_like(rows, -np.inf)
+    for row, kept in zip(rows, out, strict=True):
+        for token in sorted(range(len(row)), key=lambda token: row[token])[-top_k:]:
+            kept[token] = row[token]
+    return out.reshape(logprobs.shape)
+""",
+    also_wrong=r"""
+# written over
+- return mx.where(place < top_k, logprobs, -mx.inf)
++ logprobs[...] = mx.where(place < top_k, logprobs, -mx.inf)
++ return logprobs + 0
+! new numbers in what it was given
+# above the k-th
+lambda logprobs, k: mx.where(logprobs > mx.sort(logprobs, axis=-1)[..., -k], logprobs, -mx.inf)
+""",
     run=_whichever_of_equals,
 )
 
@@ -625,11 +694,54 @@ brought back by the order (3)
 ! `order` gives the token at each place. To go back you need the place of each token: the argsort of `order`.
 a tail cut off at 1 (3)
 - if top_p >= 1:
--     return logprobs
++ if top_p > 1:
 ! With `top_p = 1` tokens are lost: in float32 the running sum reaches 1 before the last of them.
 """,
         ),
     ),
+    also_right=r"""
+# loops
+def top_p_with_loops(logprobs, top_p):
+    rows = np.array(logprobs, dtype=np.float64).reshape(-1, logprobs.shape[-1])
+    out = np.full_like(rows, -np.inf)
+    for row, kept in zip(rows, out, strict=True):
+        probs = np.exp(row - row.max()) / np.exp(row - row.max()).sum()
+        total = 0.0
+        for token in np.argsort(-probs, kind="stable"):
+            if total < top_p or top_p == 1:
+                kept[token] = row[token]
+            total += probs[token]
+    return out.reshape(logprobs.shape).tolist()
+""",
+    also_wrong=r"""
+# below, likeliest kept
+- return mx.where(mx.take_along_axis(likelier, place, axis=-1) < top_p, logprobs, -mx.inf)
++ total = mx.take_along_axis(likelier + ordered, place, axis=-1)
++ return mx.where((total < top_p) | (place == 0), logprobs, -mx.inf)
+! the one that crosses the threshold, stays too
+# at most, some lost at 1
+- if top_p >= 1:
++ if top_p > 1:
+- return mx.where(mx.take_along_axis(likelier, place, axis=-1) < top_p, logprobs, -mx.inf)
++ return mx.where(mx.take_along_axis(likelier + ordered, place, axis=-1) <= top_p, logprobs, -mx.inf)
+! the one that crosses the threshold, stays too
+# at most, likeliest kept, some lost at 1
+- if top_p >= 1:
++ if top_p > 1:
+- return mx.where(mx.take_along_axis(likelier, place, axis=-1) < top_p, logprobs, -mx.inf)
++ total = mx.take_along_axis(likelier + ordered, place, axis=-1)
++ return mx.where((total <= top_p) | (place == 0), logprobs, -mx.inf)
+! the one that crosses the threshold, stays too
+# unsorted
+def top_p_unsorted(logprobs, top_p):
+    probs = mx.softmax(logprobs, axis=-1)
+    return mx.where((mx.cumsum(probs, axis=-1) - probs < top_p) | mx.array(top_p >= 1), logprobs, -mx.inf)
+! Begin with the likeliest
+# without the likeliest
+lambda x, p: mx.where(mx.softmax(x, axis=-1) > p, -mx.inf, apply_top_p(x, p))
+# more than asked
+lambda logprobs, p: apply_top_p(logprobs, min(1, p + 0.1))
+""",
     run=_whichever_of_equals,
 )
 
@@ -667,31 +779,21 @@ MIN_P = Exercise(
         (mx.array([4.0]), 0.9),
         *drawn(3, lambda rng: (_floats(rng, 2, 2, 6), float(rng.uniform(0.02, 0.6)))),
     ),
-    mistakes=(
-        Mistake(
-            "absolute",
-            lambda logprobs, p: mx.where(mx.softmax(logprobs, axis=-1) >= p, logprobs, -mx.inf),
-            "The threshold is `min_p` *times the largest* probability in the row, not `min_p` itself.",
-            1,
-        ),
-        Mistake(
-            "a share of the logarithm",
-            lambda logprobs, p: mx.where(logprobs >= p * logprobs.max(axis=-1, keepdims=True), logprobs, -mx.inf),
-            "A product of probabilities is a *sum* of logarithms: add log(min_p).",
-            2,
-        ),
-        Mistake(
-            "powers that overflow",
-            lambda logprobs, p: mx.where(
-                mx.exp(logprobs) >= p * mx.exp(logprobs).max(axis=-1, keepdims=True), logprobs, -mx.inf
-            ),
-            "e^120 is too large for float32, and inf >= min_p * inf is always true. Stay with the logarithms, or take "
-            "a softmax.",
-            2,
-        ),
-        *slips(
-            apply_min_p,
-            r"""
+    mistakes=slips(
+        apply_min_p,
+        r"""
+@ return mx.where(logprobs >= lowest, logprobs, -mx.inf)
+absolute
++ return mx.where(mx.softmax(logprobs, axis=-1) >= min_p, logprobs, -mx.inf)
+! The threshold is `min_p` *times the largest* probability in the row, not `min_p` itself.
+a share of the logarithm (2)
++ return mx.where(logprobs >= min_p * logprobs.max(axis=-1, keepdims=True), logprobs, -mx.inf)
+! A product of probabilities is a *sum* of logarithms: add log(min_p).
+powers that overflow (2)
++ powers = mx.exp(logprobs)
++ return mx.where(powers >= min_p * powers.max(axis=-1, keepdims=True), logprobs, -mx.inf)
+! e^120 is too large for float32, and inf >= min_p * inf is always true. Stay with the logarithms, or take a softmax.
+
 @ lowest = logprobs.max(axis=-1, keepdims=True) + np.log(min_p)
 one row for all
 + lowest = logprobs.max() + np.log(min_p)
@@ -711,8 +813,18 @@ zeros (3)
 + return mx.where(logprobs >= lowest, logprobs, 0.0)
 ! 0 is the logarithm of 1, so it marks a very likely token. A removed token has log-probability `-inf`.
 """,
-        ),
     ),
+    also_right=r"""
+# probabilities
+def min_p_of_probabilities(logprobs, min_p):
+    probs = mx.softmax(logprobs, axis=-1)
+    return mx.where(probs < min_p * probs.max(axis=-1, keepdims=True) * (1 - 1e-6), float("-inf"), logprobs)
+""",
+    also_wrong=r"""
+# half
+- lowest = logprobs.max(axis=-1, keepdims=True) + np.log(min_p)
++ lowest = logprobs.max(axis=-1, keepdims=True) + np.log(min_p / 2)
+""",
     run=_whichever_of_equals,
 )
 
@@ -812,6 +924,29 @@ swapped
 ! Return the log-probabilities first, then the entropies.
 """,
     ),
+    also_right=r"""
+# torch
+import torch
+def logps_of_torch(logits, token_ids, temperature):
+    spread = torch.distributions.Categorical(logits=torch.tensor(np.array(logits)) / temperature)
+    logps = spread.log_prob(torch.tensor(np.array(token_ids)).long())
+    probs = spread.probs
+    return [logps.numpy(), -torch.where(probs > 0, probs * probs.log(), 0.0).sum(-1).numpy()]
+# one array
+lambda *given: mx.stack(logps_and_entropy(*given))
+""",
+    also_wrong=r"""
+def log_of_softmax(logits, token_ids, temperature, eps=0.0):
+    probs = mx.softmax(logits / temperature, axis=-1)
+    logps = mx.log(probs + eps)
+    picked = mx.take_along_axis(logps, token_ids[..., None], axis=-1)[..., 0]
+    return picked, -mx.where(probs > 0, probs * logps, 0).sum(axis=-1)
+# logarithm of a softmax, masked
+log_of_softmax
+! The logits are logarithms already
+# logarithm of a softmax and a little more
+lambda *arguments: log_of_softmax(*arguments, eps=1e-6)
+""",
     run=_two_arrays,
     explain=(
         "The entropy is the mean of -log p over the tokens drawn: 0 where the model is sure, log V where every token "
@@ -1006,6 +1141,61 @@ values for keys (3)
 ! In the repeated cache the values are the keys.
 """,
     ),
+    also_right=r"""
+# pieces that are joined on request
+class CacheOfLists:
+    def __init__(self, num_layers):
+        self.pieces, self.length = [[] for _ in range(num_layers)], mx.array(0)
+
+    def append(self, layer, keys, values):
+        self.pieces[layer].append((keys, values))
+        return [mx.concatenate(each, axis=2) for each in zip(*self.pieces[layer], strict=True)]
+
+    def advance(self, num_tokens):
+        self.length = self.length + num_tokens
+
+    def repeat(self, times):
+        other = CacheOfLists(len(self.pieces))
+        rows = [row for row in range(self.pieces[0][0][0].shape[0]) for _ in range(times)]
+        other.pieces = [[(k[mx.array(rows)], v[mx.array(rows)]) for k, v in each] for each in self.pieces]
+        other.length = self.length
+        return other
+""",
+    also_wrong=r"""
+# repeat without a body
+- copy = type(self)(len(self.keys))
+- copy.length = self.length
+- copy.keys = [mx.repeat(keys, times, axis=0) for keys in self.keys]
+- copy.values = [mx.repeat(values, times, axis=0) for values in self.values]
+- return copy
++ ...
+! `repeat` returned None
+# append moves too
+- self.keys[layer], self.values[layer] = keys, values
++ self.length += keys.shape[2]
++ self.keys[layer], self.values[layer] = keys, values
+! 1 layer, 1 row, pieces of 1, then repeated 2 times)` gave for `length` after `append`
+# the class keeps the arrays
+class Shared(Cache):
+    store = {}
+
+    def append(self, layer, keys, values):
+        before = self.store.get(layer)
+        if before is not None:
+            keys, values = (mx.concatenate(pair, axis=2) for pair in zip(before, (keys, values), strict=True))
+        self.store[layer] = keys, values
+        return keys, values
+# a shallow copy
+import copy
+
+class CacheThatSharesItsLists(Cache):
+    def repeat(self, times):
+        other = copy.copy(self)
+        for layer, (keys, values) in enumerate(zip(self.keys, self.values, strict=True)):
+            other.keys[layer], other.values[layer] = (mx.repeat(each, times, axis=0) for each in (keys, values))
+        return other
+! The two caches share their lists
+""",
     run=_use_cache,
 )
 
@@ -1135,6 +1325,27 @@ one cache layer (2)
 """,
         ),
     ),
+    also_right=r"""
+# written out
+def attend_written_out(queries, keys, values, cache, layer, theta, attention_mask=None):
+    fast = {"traditional": False, "base": theta, "scale": 1.0, "offset": cache.length}
+    queries, keys = (mx.fast.rope(each, each.shape[-1], **fast) for each in (queries, keys))
+    keys, values = cache.append(layer, keys, values)
+    here = mx.arange(queries.shape[2]) + cache.length
+    mask = mx.arange(keys.shape[2])[None] <= here[:, None]
+    if attention_mask is not None:
+        real = np.ones((len(attention_mask), keys.shape[2]), bool)
+        real[:, : attention_mask.shape[1]] = np.array(attention_mask)
+        mask = mask & mx.array(real)[:, None, None]
+    return mx.fast.scaled_dot_product_attention(queries, keys, values, scale=queries.shape[-1] ** -0.5, mask=mask)
+""",
+    also_wrong=r"""
+# advances too
+- return grouped_attention(queries, keys, values, mask)
++ cache.advance(queries.shape[2])
++ return grouped_attention(queries, keys, values, mask)
+! a cache whose `length` changed
+""",
     run=_attend_in_chunks,
 )
 
@@ -1148,11 +1359,6 @@ def left_pad(prompts):
     ids = [[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
     mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
     return mx.array(ids), mx.array(mask)
-
-
-def _mask_from_ids(prompts):
-    ids = left_pad(prompts)[0]
-    return ids, (ids != 0).astype(mx.int32)
 
 
 def _whole_numbers(function, *arguments):
@@ -1188,17 +1394,15 @@ LEFT_PAD = Exercise(
         ([[151643, 7], [300]],),  # token ids of Qwen3 do not fit into 8 or 16 bits
         *drawn(3, lambda rng: ([rng.integers(0, 5, rng.integers(1, 6)).tolist() for _ in range(4)],)),
     ),
-    mistakes=(
-        Mistake(
-            "mask from the ids",
-            _mask_from_ids,
-            "The mask treats the real token 0 as padding. Compute it from the lengths. (With published models this "
-            "happens easily: their padding is often a token that also ends a text.)",
-            3,
-        ),
-        *slips(
-            left_pad,
-            r"""
+    mistakes=slips(
+        left_pad,
+        r"""
+mask from the ids (3)
+- return mx.array(ids), mx.array(mask)
++ ids = mx.array(ids)
++ return ids, ids != 0
+! The mask treats the real token 0 as padding. Compute it from the lengths. (With published models this happens easily:
+! their padding is often a token that also ends a text.)
 on the right (2)
 - ids = [[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
 - mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
@@ -1228,8 +1432,21 @@ cut
 + mask = [row[-longest:] for row in mask]
 ! The long prompts are cut. P is the length of the *longest*.
 """,
-        ),
     ),
+    also_right=r"""
+# NumPy
+def pad_with_numpy(prompts):
+    ids, mask = np.zeros((2, len(prompts), max(map(len, prompts))), int)
+    for row, prompt in enumerate(prompts):
+        ids[row, ids.shape[1] - len(prompt) :] = prompt
+        mask[row, ids.shape[1] - len(prompt) :] = 1
+    return ids, mask.astype(bool)
+""",
+    also_wrong=r"""
+# ids of one byte
+- return mx.array(ids), mx.array(mask)
++ return mx.array(ids).astype(mx.uint8), mx.array(mask)
+""",
     run=_whole_numbers,
 )
 
@@ -1378,5 +1595,33 @@ one too many
 ! A row is longer than `max_new_tokens`.
 """,
     ),
+    also_right=r"""
+# column by column
+def column_by_column(forward, cache, prompts, max_new_tokens, ends, choose):
+    ids, mask = left_pad(prompts)
+    columns, logits = [], forward(ids, cache, mask.astype(mx.bool_))
+    while True:
+        columns.append([choose(row[-1], number, len(columns)) for number, row in enumerate(logits)])
+        rows = list(zip(*columns, strict=True))
+        if len(columns) == max_new_tokens or all(set(row) & set(ends) for row in rows):
+            break
+        logits = forward(mx.array(columns[-1]).reshape(-1, 1), cache, mask.astype(mx.bool_))
+    cut = [next((place + 1 for place, token in enumerate(row) if token in ends), len(row)) for row in rows]
+    return [list(row[:length]) for row, length in zip(rows, cut, strict=True)]
+""",
+    also_wrong=r"""
+# floats
+- return completions
++ return [[float(token) for token in completion] for completion in completions]
+! whole numbers
+# a batch of one
+- tokens = [choose(logits[row], row, step) for row in range(len(prompts))]
++ tokens = [choose(logits[row : row + 1], row, step) for row in range(len(prompts))]
+! It takes one row's logits, [V]
+# one end of several
+- ids, mask = left_pad(prompts)
++ ends = set(list(ends)[:1])
++ ids, mask = left_pad(prompts)
+""",
     run=_count_positions,
 )
