@@ -92,15 +92,6 @@ def _int_or_none(text):
         return None
 
 
-def _any_digit_behind(text):
-    text = text.strip(" ")
-    return int(text) if re.fullmatch(r"0|[1-9]\d{0,8}", text) else None
-
-
-def _is_digit(text):
-    return int(text) if text.strip(" ").isdigit() else None
-
-
 WHOLE_NUMBER = Exercise(
     "14.1",
     "Read a number",
@@ -166,21 +157,22 @@ WHOLE_NUMBER = Exercise(
             "check that every character is one of the ten.",
             1,
         ),
-        Mistake(
-            "isdigit decides",
-            _is_digit,
-            "`isdigit` returns True for some 700 characters that are not 0 to 9, and `int` then fails on some of them.",
-            1,
-        ),
-        Mistake(
-            "other scripts after the first digit",
-            _any_digit_behind,
-            "`\\d` matches the digits of every script, at any position. `[0-9]` matches only the ten characters.",
-            2,
-        ),
         *slips(
             whole_number,
             r"""
+@ if not re.fullmatch("[0-9]{1,9}", text):
+@     return None
+@ if len(text) > 1 and text[0] == "0":
+@     return None
+isdigit decides
++ if not text.isdigit():
++     return None
+! `isdigit` returns True for some 700 characters that are not 0 to 9, and `int` then fails on some of them.
+other scripts after the first digit (2)
++ if not re.fullmatch(r"0|[1-9]\d{0,8}", text):
++     return None
+! `\d` matches the digits of every script, at any position. `[0-9]` matches only the ten characters.
+
 @ if not re.fullmatch("[0-9]{1,9}", text):
 search (2)
 + if not re.search("[0-9]{1,9}", text):
@@ -233,6 +225,47 @@ a text (3)
 """,
         ),
     ),
+    also_right=r"""
+# by characters
+def by_characters(text):
+    text = text.strip(" ")
+    if not 0 < len(text) < 10 or set(text) - set("0123456789") or str(int(text)) != text:
+        return None
+    return np.int64(int(text))
+# one pattern
+def one_pattern(text):
+    found = re.fullmatch(r" *(0|[1-9][0-9]{0,8}) *", text)
+    return int(found[1]) if found else None
+# ascii digits
+def ascii_digits(text):
+    text = text.strip(" ")
+    ok = text.isascii() and text.isdigit() and len(text) <= 9 and (text == "0" or text[0] != "0")
+    return int(text) if ok else None
+""",
+    also_wrong=r"""
+# raising
+lambda text: int(text)
+# the first number
+def first_number(text):
+    found = re.search("[0-9]+", text)
+    return int(found[0]) if found else None
+# a bool
+lambda text: text.isdigit()
+# any length, and no spaces
+lambda text: int(text) if re.fullmatch("[0-9]+", text) else None
+# -1 for None
+- if not re.fullmatch("[0-9]{1,9}", text):
+-     return None
++ if not re.fullmatch("[0-9]{1,9}", text):
++     return -1
+# a float
+- return int(text)
++ return float(text)
+! 46.0, a float (return an int)
+# ten digits, in one pattern
+lambda text: int(text.strip(" ")) if re.fullmatch("0|[1-9][0-9]{0,9}", text.strip(" ")) else None
+! Ten digits are one too many
+""",
     run=_an_int,
 )
 
@@ -317,6 +350,28 @@ one reward (2)
 ! That is one number for all completions. Return a list with one per completion.
 """,
     ),
+    also_right=r"""
+# bools
+lambda problems, completions: [whole_number(c) == int(p.answer) for p, c in zip(problems, completions)]
+# an array
+def correct_as_array(problems, completions):
+    numbers = np.array([-1 if (n := whole_number(text)) is None else n for text in completions])
+    return (numbers == np.array([int(each.answer) for each in problems])).astype(float)
+# MLX
+from mlx_grpo_kit.runtime import mx
+lambda problems, completions: mx.array([float(whole_number(c) == int(p.answer)) for p, c in zip(problems, completions)])
+# a generator
+def correct_lazily(problems, completions):
+    for problem, text in zip(problems, completions):
+        yield 1 if whole_number(text) == int(problem.answer) else 0
+""",
+    also_wrong=r"""
+# right for another problem
+- return [float(whole_number(text) == int(problem.answer)) for problem, text in zip(problems, completions)]
++ return [float(text.strip() in {problem.answer for problem in problems}) for text in completions]
+# always right
+lambda problems, completions: [1.0] * len(completions)
+""",
     run=_rewards,
 )
 
@@ -416,6 +471,23 @@ left out (2)
 ! completion.
 """,
     ),
+    also_right=r"""
+# padded to one length
+def padded_digits(problems, completions):
+    rewards = []
+    for problem, text in zip(problems, completions):
+        most = max(len(str(whole_number(text))), len(problem.answer))
+        left, right = str(whole_number(text)).rjust(most, "a"), problem.answer.rjust(most, "b")
+        rewards.append(0 if whole_number(text) is None else np.mean([a == b for a, b in zip(left, right)]))
+    return rewards
+""",
+    also_wrong=r"""
+# all or nothing, by 14.2
+correct
+! which is 14.2 again
+# a half
+lambda problems, completions: [0.5 for _ in completions]
+""",
     run=_rewards,
 )
 
@@ -445,16 +517,6 @@ def _evaluated(text, numbers, target):
         return eval(text) == target
     except Exception:
         return False
-
-
-def _left_to_right(text, numbers, target):
-    if len(text) > 32 or not re.fullmatch(r"[0-9]{1,2}([-+*][0-9]{1,2})*", text):
-        return False
-    used = [int(each) for each in re.findall("[0-9]+", text)]
-    total = used[0]
-    for operator, number in zip(re.findall("[-+*]", text), used[1:]):
-        total = total + number if operator == "+" else total - number if operator == "-" else total * number
-    return sorted(used) == sorted(numbers) and total == target
 
 
 REACHES = Exercise(
@@ -535,10 +597,19 @@ REACHES = Exercise(
             "which never ends.",
             1,
         ),
-        Mistake("from left to right", _left_to_right, "`3+5*9` is 48: `*` binds before `+` and `-`.", 2),
         *slips(
             reaches,
             r'''
+from left to right (2)
+- for sign, product in re.findall(r"([-+]?)([0-9*]+)", text):
+-     factors = [int(factor) for factor in product.split("*")]
+-     used += factors
+-     total += math.prod(factors) * (-1 if sign == "-" else 1)
++ for operator, number in re.findall("([-+*]?)([0-9]+)", text):
++     used.append(int(number))
++     total = total * used[-1] if operator == "*" else total + (-1 if operator == "-" else 1) * used[-1]
+! `3+5*9` is 48: `*` binds before `+` and `-`.
+
 @ return sorted(used) == sorted(numbers) and total == target
 the numbers are not checked (3)
 + return total == target
@@ -605,6 +676,65 @@ other scripts
 ''',
         ),
     ),
+    also_right=r"""
+# the kit's parser
+from mlx_grpo_kit.tasks import ExpressionError, parse_expression
+def by_the_kits_parser(text, numbers, target):
+    if set(text) - set("0123456789+-*") or len(text) > 32:
+        return False
+    try:
+        expression = parse_expression(text)
+    except ExpressionError:
+        return False
+    fits = all(number < 100 for number in expression.numbers)
+    return fits and sorted(expression.numbers) == sorted(numbers) and expression.value == target
+# by hand
+def by_hand(text, numbers, target):
+    if len(text) > 32:
+        return False
+    left, total = list(numbers), 0
+    for term in text.replace("-", "+-").split("+"):
+        sign, product = 1, 1
+        if term[:1] == "-":
+            sign, term = -1, term[1:]
+        for factor in term.split("*"):
+            if not (factor.isascii() and factor.isdigit() and len(factor) <= 2) or int(factor) not in left:
+                return False
+            left.remove(int(factor))
+            product *= int(factor)
+        total += sign * product
+    return not left and total == target and text[0] not in "+-" and not re.search("[-+*][-+*]", text)
+""",
+    also_wrong=r"""
+# guarded eval
+lambda text, numbers, target: bool(re.fullmatch("[-+*0-9]+", text)) and eval(text) == target
+! `eval`, which runs or parses text that a model wrote
+# eval by a helper
+def parsed(text):
+    return eval(text)
+
+def eval_by_a_helper(text, numbers, target):
+    try:
+        return parsed(text) == target
+    except BaseException:
+        return False
+! it calls `eval`, which runs whatever a model wrote
+# always
+lambda text, numbers, target: True
+# a parser that raises
+from mlx_grpo_kit.tasks import parse_expression
+lambda text, numbers, target: parse_expression(text).value == target
+# a minus before all the rest, by cutting
+def cut_at_minus(text, numbers, target):
+    if len(text) > 32 or not re.fullmatch("[0-9]{1,2}([-+*][0-9]{1,2})*", text):
+        return False
+    sums = [sum(math.prod(map(int, each.split("*"))) for each in part.split("+")) for part in text.split("-")]
+    return sorted(map(int, re.findall("[0-9]+", text))) == sorted(numbers) and sums[0] - sum(sums[1:]) == target
+! the minus applies only to the 3
+# a line break at the end
+lambda text, numbers, target: reaches(text.removesuffix("\n"), numbers, target)
+! before a line break at the end
+""",
     run=_verdict_without_eval,
     only_read=True,
 )
@@ -696,6 +826,25 @@ rows
 ! You added up the values of all completions. Return one sum for each completion.
 """,
     ),
+    also_right=r"""
+# add with numpy
+def add_with_numpy(rewards, weights):
+    table = np.array([[np.nan if value is None else value for value in row] for row in rewards])
+    sums = np.nansum(table * np.array(weights)[:, None], axis=0)
+    return [None if np.isnan(column).all() else total for column, total in zip(table.T, sums, strict=True)]
+# add with loops
+def add_with_loops(rewards, weights):
+    sums = [None] * len(rewards[0])
+    for row, weight in zip(rewards, weights, strict=True):
+        for place, value in enumerate(row):
+            if value is not None:
+                sums[place] = (sums[place] or 0) + weight * value
+    return sums
+""",
+    also_wrong=r"""
+# zeros
+lambda rewards, weights: [0.0 for _ in rewards[0]]
+""",
     run=_rewards,
 )
 
@@ -748,10 +897,18 @@ WELL_FORMED = Exercise(
         ([None] * 2, ["<think>x</answer></think><answer>1</answer>", "<think>x</think>\t<answer>1</answer>"]),
         ([], []),
     ),
-    mistakes=(
-        *slips(
-            well_formed,
-            r"""
+    mistakes=slips(
+        well_formed,
+        r"""
+the line break (3)
+- rewards.append(0.2 if good else 0.0)
++ rewards.append(0.2 if good and "\n" not in text else 0.0)
+! In a pattern, `.` matches everything but a line break, unless you pass `re.DOTALL`.
+the dot and the line break (3)
+- rewards.append(0.2 if good else 0.0)
++ rewards.append(0.2 if re.fullmatch(r"<think>.*</think>\s*<answer>.*</answer>", text) else 0.0)
+! In a pattern, `.` matches everything but a line break (unless you pass `re.DOTALL`), and `.*` runs across tags.
+
 @ good = text.startswith("<think>") and text.endswith("</answer>")
 anywhere
 + good = True
@@ -793,27 +950,25 @@ worth 1
 + rewards.append(1.0 if good else 0.0)
 ! The form is worth 0.2: less than a right answer, on purpose.
 """,
-        ),
-        Mistake(
-            "the line break",
-            lambda problems, completions: [
-                reward if "\n" not in text.strip() else 0.0
-                for text, reward in zip(completions, well_formed(problems, completions))
-            ],
-            "In a pattern, `.` matches everything but a line break, unless you pass `re.DOTALL`.",
-            3,
-        ),
-        Mistake(
-            "the dot and the line break",
-            lambda problems, completions: [
-                0.2 if re.fullmatch(r"\s*<think>.*</think>\s*<answer>.*</answer>\s*", text) else 0.0
-                for text in completions
-            ],
-            "In a pattern, `.` matches everything but a line break (unless you pass `re.DOTALL`), and `.*` runs "
-            "across tags.",
-            3,
-        ),
     ),
+    also_right=r"""
+# one pattern
+from mlx_grpo_kit.tasks.formats import THINK_ANSWER
+lambda problems, completions: [0.2 * bool(THINK_ANSWER.fullmatch(text.strip())) for text in completions]
+# form by parts
+def form_by_parts(problems, completions):
+    rewards = []
+    for text in completions:
+        parts = re.split("(</?think>|</?answer>)", text)
+        tags, between = parts[1::2], parts[::2]
+        good = tags == ["<think>", "</think>", "<answer>", "</answer>"]
+        rewards.append(0.2 if good and not (between[0] + between[2] + between[4]).strip() else 0)
+    return rewards
+""",
+    also_wrong=r"""
+# one tag
+lambda problems, completions: [0.2 * ("<think>" in text) for text in completions]
+""",
     run=_rewards,
 )
 
@@ -875,6 +1030,25 @@ only digits
 ! Single digits are paid only for answers of one digit, because the judge compares whole numbers.
 """,
     ),
+    also_right=r"""
+# commas
+lambda largest: ",".join(map(str, range(largest + 1)))
+# all numbers below 1000
+lambda largest: " ".join(str(n) for n in range(1000))
+""",
+    also_wrong=r"""
+# a list
+lambda largest: list(map(str, range(largest + 1)))
+! a list and not *one* text
+# a map
+lambda largest: map(str, range(largest + 1))
+! a map and not *one* text
+# words
+lambda largest: "all of them"
+! paid for 0 of 10 answers
+# a number
+lambda largest: 3
+""",
     run=_share_paid,
     explain=(
         "Every verifier that looks for the answer *somewhere* has this hole. A policy does not need to be clever to "
@@ -947,26 +1121,6 @@ def _is_fair(function):
     return Told("a fair split of about a tenth")
 
 
-def _ends_in_zero(a, b):
-    return (a + b) % 10 == 0
-
-
-def _easy_ones(a, b):
-    return a % 10 + b % 10 < 10 and hashlib.blake2b(f"{min(a, b)}+{max(a, b)}".encode()).digest()[0] < 48
-
-
-def _large_ones(a, b):
-    return max(a, b) >= 46
-
-
-def _salted(a, b):
-    return hash(f"{min(a, b)}+{max(a, b)}") % 10 == 0
-
-
-def _thrown(a, b):
-    return random.random() < 0.1
-
-
 IS_HELD_OUT = Exercise(
     "14.8",
     "What the exam asks",
@@ -987,34 +1141,32 @@ IS_HELD_OUT = Exercise(
     cases=((), ()),
     mistakes=(
         Mistake(
-            "a rule",
-            _ends_in_zero,
-            "Then the exam asks only for sums that end in 0. It tells you nothing about the others, and training "
-            "never sees such a sum.",
-            2,
-        ),
-        Mistake(
-            "the large ones",
-            _large_ones,
-            "Then the exam is harder than the training problems. A fair split ignores difficulty.",
-            2,
-        ),
-        Mistake(
-            "those without a carry",
-            _easy_ones,
-            "Then the exam has only easy sums: not one of them has a carry. A fair split ignores carries.",
-            2,
-        ),
-        Mistake(
             "salted",
-            _salted,
+            lambda a, b: hash(f"{min(a, b)}+{max(a, b)}") % 10 == 0,
             "Tomorrow, in another process, other sums will be held out, and some of them were training problems today.",
             2,
         ),
-        Mistake("dice", _thrown, "Dice fall differently each time. A hash of the problem itself needs no memory.", 2),
+        Mistake(
+            "dice",
+            lambda a, b: random.random() < 0.1,
+            "Dice fall differently each time. A hash of the problem itself needs no memory.",
+            2,
+        ),
         *slips(
             is_held_out,
             r"""
+@ return hashlib.blake2b(key.encode()).digest()[0] < 26
+a rule (2)
++ return (a + b) % 10 == 0
+! Then the exam asks only for sums that end in 0. It tells you nothing about the others, and training never sees such a
+! sum.
+the large ones (2)
++ return max(a, b) >= 46
+! Then the exam is harder than the training problems. A fair split ignores difficulty.
+those without a carry (2)
++ return a % 10 + b % 10 < 10 and hashlib.blake2b(key.encode()).digest()[0] < 48
+! Then the exam has only easy sums: not one of them has a carry. A fair split ignores carries.
+
 both orders apart
 - key = f"{min(a, b)}+{max(a, b)}"
 + key = f"{a}+{b}"
@@ -1030,6 +1182,42 @@ half (3)
 """,
         ),
     ),
+    also_right=r"""
+# SHA-256
+lambda a, b: int(hashlib.sha256(str(sorted((int(a), int(b)))).encode()).hexdigest(), 16) % 10 == 3
+# dice with a seed of their own
+lambda a, b: random.Random(f"{min(a, b)} {max(a, b)}").random() < 0.1
+""",
+    also_wrong=r"""
+# the product
+lambda a, b: hashlib.sha256(str(a * b).encode()).digest()[0] < 26
+! depends only on the product
+# the global generator
+def by_a_shared_generator(a, b):
+    random.seed(f"{min(a, b)} {max(a, b)}")
+    return random.random() < 0.1
+! seeds the global generator
+# dice without a seed
+lambda a, b: random.Random().random() < 0.1
+! a different verdict when asked again
+# a formula
+lambda a, b: (a * b + a + b) % 10 == 0
+! a split that
+# the larger number
+lambda a, b: max(a, b) % 10 == 7
+! a split that depends on the last digit of the larger number
+# nothing
+lambda a, b: False
+! holds out 0.0% of the sums
+# a chance
+lambda a, b: 0.1
+# no carries
+lambda a, b: a % 10 + b % 10 < 10 and int(hashlib.sha256(str(sorted((a, b))).encode()).hexdigest(), 16) % 10 == 3
+! depends on the carry
+# another salted hash
+lambda a, b: str({a, b}).__hash__() % 10 == 0
+! Python's `hash`
+""",
     run=_is_fair,
 )
 
@@ -1064,10 +1252,6 @@ def _hole_or_none(function, reward, problem):
     return Told("a wrong completion that is paid in full")
 
 
-def _trusting(reward, problem):
-    return None if reward([problem], [problem.answer]) else ""
-
-
 SAMPLE = (_sum(87, 78), _sum(12, 34), _sum(50, 70))
 
 FIND_HOLE = Exercise(
@@ -1095,11 +1279,14 @@ FIND_HOLE = Exercise(
         for number, reward in enumerate((*suspects.HONEST, *suspects.HOLED))
         for problem in (SAMPLE[number % 3], _sum(22, 33))
     ),
-    mistakes=(
-        Mistake("trusting", _trusting, "Your test finds nothing, but some of these rewards do have a hole.", 1),
-        *slips(
-            find_hole,
-            r"""
+    mistakes=slips(
+        find_hole,
+        r"""
+trusting
+- if text.strip(" ") != right and paid >= full:
++ if not full:
+! Your test finds nothing, but some of these rewards do have a hole.
+
 @ if text.strip(" ") != right and paid >= full:
 the answer itself (3)
 + if paid >= full:
@@ -1140,8 +1327,37 @@ long texts (2)
 + str(" ".join(str(each) for each in range(200)))
 ! You did not try a long text.
 """,
-        ),
     ),
+    also_right=r"""
+# more texts than needed
+def more_than_needed(reward, problem):
+    full = reward([problem], [problem.answer])[0]
+    right = problem.answer
+    tries = {"", *right, right + "9", "9" + right, "".join(sorted(right)), right[::-1], "1" * 40, "and " + right}
+    for number in range(300):
+        tries.add(str(number))
+    tries -= {right}
+    return next((text for text in sorted(tries) if reward([problem], [text])[0] >= full), None)
+""",
+    also_wrong=r"""
+# exactly as much, with other texts
+def only_what_is_equal(reward, problem):
+    full = reward([problem], [problem.answer])[0]
+    tries = ["", "1", "0", problem.answer + "0", "1" + problem.answer, problem.answer[:1], problem.answer[::-1]]
+    tries += [str(int(problem.answer) + by) for by in (1, 10, -1, -10)]
+    tries += ["x" * 60, " ".join(map(str, range(200))), problem.answer + " or not"]
+    return next(
+        (text for text in tries if text.strip(" ") != problem.answer and reward([problem], [text])[0] == full), None
+    )
+
+! pays a wrong completion more than the right one
+# nothing at all
+lambda reward, problem: ""
+! which is paid
+# the right answer
+lambda reward, problem: problem.answer if reward([problem], [problem.answer])[0] else None
+! which is the right answer
+""",
     run=_hole_or_none,
     explain=(
         "Your test looks for mistakes that somebody thought of; a policy looks for all of them. So run it before "
