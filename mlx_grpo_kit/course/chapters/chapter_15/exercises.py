@@ -79,6 +79,21 @@ powers without their sum (2)
 ! Divide the powers of e by their sum; otherwise they are not probabilities.
 """,
     ),
+    also_right=r"""
+# a sum
+lambda logits, rewards: sum(p * r for p, r in zip(softmax(logits), rewards, strict=True))
+# an average
+lambda logits, rewards: np.average(rewards, weights=softmax(logits))
+""",
+    also_wrong=r"""
+# overflows
+def overflows(logits, rewards):
+    with np.errstate(all="ignore"):
+        powers = np.exp(logits)
+        return powers / powers.sum() @ rewards
+# the largest
+lambda logits, rewards: max(rewards)
+""",
 )
 
 
@@ -139,6 +154,25 @@ downhill (2)
 ! Your sign is that of a loss. The gradient of the reward points to where the reward grows.
 """,
     ),
+    also_right=r"""
+# autograd
+import torch
+def by_autograd(logits, rewards):
+    tensor = torch.tensor(logits, requires_grad=True)
+    (torch.softmax(tensor, 0) @ torch.tensor(rewards)).backward()
+    return tensor.grad.numpy()
+# loops
+def with_loops(logits, rewards):
+    probs = softmax(logits)
+    arms = range(len(probs))
+    return [sum(rewards[a] * probs[a] * ((a == k) - probs[k]) for a in arms if probs[a] > 0) for k in arms]
+""",
+    also_wrong=r"""
+# steps of 0.01
+def fixed_steps(logits, rewards, h=1e-2):
+    before = expected_reward(logits, rewards)
+    return [(expected_reward(logits + h * e, rewards) - before) / h for e in np.eye(len(logits))]
+""",
     run=_coarse,
     explain=(
         "probs * (rewards - expected): an arm is pushed up if it pays more than the policy earns on average. The "
@@ -233,6 +267,29 @@ one-hot alone
 ! The drawn arm goes up, but nothing goes down. The components of the gradient of a log-probability sum to 0.
 """,
     ),
+    also_right=r"""
+# MLX
+from mlx_grpo_kit.runtime import mx
+def in_mlx(logits, actions, rewards):
+    weights = mx.array(rewards.astype(np.float32))
+    logps = lambda z: z - mx.logsumexp(z)
+    return mx.grad(lambda z: (weights * logps(z)[mx.array(actions)]).mean())(mx.array(logits.astype(np.float32)))
+# counts
+def by_counting(logits, actions, rewards):
+    sums = np.bincount(actions, weights=rewards, minlength=len(logits))
+    return (sums - sums.sum() * softmax(logits)) / len(actions)
+""",
+    also_wrong=r"""
+# each arm once
+- scores = np.eye(len(logits))[actions] - softmax(logits)
++ actions, first = np.unique(actions, return_index=True)
++ rewards = rewards[first]
++ scores = np.eye(len(logits))[actions] - softmax(logits)
+# as many as were drawn
+def as_many_as_were_drawn(logits, actions, rewards):
+    sums = np.bincount(actions, weights=rewards)
+    return (sums - sums.sum() * softmax(logits)) / len(actions)
+""",
     run=_coarse,
 )
 
@@ -297,6 +354,20 @@ no baseline
 ! You do not use the baseline: subtract it from each reward first.
 """,
     ),
+    also_right=r"""
+# variance by components
+def variance_by_components(logits, rewards, baseline):
+    probs, total = softmax(logits), 0.0
+    for k in range(len(probs)):
+        values = [(rewards[a] - baseline) * ((a == k) - probs[k]) for a in range(len(probs))]
+        total += np.average(np.square(values), weights=probs) - np.average(values, weights=probs) ** 2
+    return total
+""",
+    also_wrong=r"""
+# of a sample
+- return float(probs @ (says**2).sum(axis=1) - mean @ mean)
++ return float(probs @ (says**2).sum(axis=1) - mean @ mean) * len(rewards) / max(1, len(rewards) - 1)
+""",
 )
 
 
@@ -358,6 +429,16 @@ own logit only (3)
 ! them.
 """,
     ),
+    also_right=r"""
+# a parabola through three points
+def from_three_points(logits, rewards):
+    low, middle, high = (estimator_variance(logits, rewards, b) for b in (-1.0, 0.0, 1.0))
+    return (low - high) / (2 * (low + high - 2 * middle))
+""",
+    also_wrong=r"""
+# the median
+lambda logits, rewards: float(np.median(rewards))
+""",
 )
 
 
@@ -436,6 +517,37 @@ a row for each group (3)
 ! The numbers are right. Return them as one row [B], like the rewards.
 """,
     ),
+    also_right=r"""
+# from the group mean
+def from_the_group_mean(rewards, group_size):
+    groups = np.asarray(rewards, float).reshape(-1, group_size)
+    return ((groups - groups.mean(axis=1)[:, None]) * group_size / (group_size - 1)).ravel()
+# one out at a time
+def one_out_at_a_time(rewards, group_size):
+    return [
+        float(own) - float(np.delete(rewards[start : start + group_size], place).mean())
+        for start in range(0, len(rewards), group_size)
+        for place, own in enumerate(rewards[start : start + group_size])
+    ]
+""",
+    also_wrong=r"""
+# only whole numbers
+lambda rewards, group_size: leave_one_out(rewards.astype(int), group_size)
+# normalized
+- return (groups - others).reshape(-1)
++ return ((groups - others) / (groups.std(axis=1, keepdims=True) + 1e-4)).reshape(-1)
+# centred in place
+- return (groups - others).reshape(-1)
++ result = (groups - others).reshape(-1)
++ rewards -= rewards.mean()
++ return result
+! new numbers in what it was given
+# one buffer
+def into_one_buffer(rewards, group_size, buffer=np.empty(64)):
+    buffer[: rewards.size] = leave_one_out(rewards, group_size)
+    return buffer[: rewards.size]
+! a later call wrote over it
+""",
     run=_coarse,
     explain=(
         "The same numbers come from a shorter formula: group_size / (group_size - 1) times (reward minus the mean "
@@ -542,6 +654,24 @@ one addition for each place (2)
 ! time. `np.add.at(score, (rows, tokens), 1)` adds every time.
 """,
     ),
+    also_right=r"""
+# autograd
+import torch
+def word_by_autograd(table, tokens):
+    tensor = torch.tensor(table, requires_grad=True)
+    rows = torch.tensor([len(table) - 1, *tokens[:-1]])
+    torch.log_softmax(tensor, -1)[rows, torch.tensor(tokens)].sum().backward()
+    return tensor.grad.numpy()
+# matrices
+def word_by_matrices(table, tokens):
+    rows = np.eye(len(table))[[len(table) - 1, *tokens[:-1]]]
+    return rows.T @ (np.eye(table.shape[1])[tokens] - softmax(rows @ table))
+""",
+    also_wrong=r"""
+# signs
+- return score
++ return np.sign(score)
+""",
     run=_coarse,
 )
 
@@ -632,6 +762,19 @@ a table that moves between the words (2)
 ! table: add up the whole gradient first, then take the step.
 """,
     ),
+    also_right=r"""
+# stacks
+def step_with_stacks(table, words, rewards, learning_rate):
+    scores = np.stack([sequence_score(table, word) for word in words])
+    return table + learning_rate * np.einsum("n,nij->ij", leave_one_out(rewards, len(words)), scores) / len(words)
+""",
+    also_wrong=r"""
+# in place
+- return table + learning_rate * gradient
++ table += learning_rate * gradient
++ return table
+! new numbers in what it was given
+""",
     run=_coarse,
 )
 
@@ -718,5 +861,16 @@ old scores (3)
 ! You used the scores of the old policy. We want to improve the new one.
 """,
     ),
+    also_right=r"""
+# logarithms
+def ratios_by_logs(logits, old_logits, actions, rewards):
+    now, old = (z - z.max() - np.log(np.exp(z - z.max()).sum()) for z in (logits, old_logits))
+    return score_function_gradient(logits, actions, np.exp(now[actions] - old[actions]) * rewards)
+""",
+    also_wrong=r"""
+# at most ten
+- ratios = probs[actions] / old_probs[actions]
++ ratios = np.minimum(probs[actions] / old_probs[actions], 10)
+""",
     run=_coarse,
 )

@@ -157,6 +157,64 @@ None in the count
 ! completions.
 """,
     ),
+    also_right=r"""
+def by_loop(rewards, group_size):
+    result = []
+    for start in range(0, len(rewards), group_size):
+        group = rewards[start : start + group_size]
+        scored = [r for r in group if r is not None]
+        if len(scored) < 2:
+            result += [0.0] * len(group)
+            continue
+        mean = sum(scored) / len(scored)
+        std = math.sqrt(sum((r - mean) ** 2 for r in scored) / (len(scored) - 1))
+        result += [0.0 if r is None else (r - mean) / (std + 1e-4) for r in group]
+    return result
+# a loop
+by_loop
+# an array of MLX
+lambda rewards, size: mx.array(by_loop(rewards, size))
+# torch
+import torch
+def advantages_by_torch(rewards, group_size):
+    groups = torch.tensor([math.nan if r is None else r for r in rewards], dtype=torch.float64).view(-1, group_size)
+    result = []
+    for group in groups:
+        scored = group[~group.isnan()]
+        std = scored.std() if len(scored) > 1 else torch.tensor(0.0)
+        result.append(((group - scored.mean()) / (std + 1e-4)).nan_to_num() if len(scored) else group.nan_to_num())
+    return torch.cat(result).numpy()
+""",
+    also_wrong=r"""
+# a half for the mean
+lambda rewards, size: (np.array(rewards, float) - 0.5).tolist()
+# None as nan
+- return (away / (std + 1e-4)).reshape(-1).astype(np.float32)
++ return ((groups - mean) / (std + 1e-4)).reshape(-1).astype(np.float32)
+# 0 for equal rewards, and no 1e-4
+def no_1e4_by_loop(rewards, group_size):
+    result = []
+    for start in range(0, len(rewards), group_size):
+        group = rewards[start : start + group_size]
+        scored = [r for r in group if r is not None]
+        mean = sum(scored) / max(len(scored), 1)
+        std = math.sqrt(sum((r - mean) ** 2 for r in scored) / max(len(scored) - 1, 1))
+        result += [0.0 if r is None or len(scored) < 2 or std == 0 else (r - mean) / std for r in group]
+    return result
+! 1e-4 in the denominator is missing
+# no 1e-4, with nan
+def no_1e4_by_arrays(rewards, group_size):
+    groups = np.array(rewards, dtype=float).reshape(-1, group_size)
+    std = np.nanstd(groups, axis=1, ddof=1, keepdims=True)
+    return ((groups - np.nanmean(groups, axis=1, keepdims=True)) / std).ravel()
+! 1e-4 in the denominator is missing
+# 0 for close rewards
+- return (away / (std + 1e-4)).reshape(-1).astype(np.float32)
++ return np.where(std > 1e-6, away / (std + 1e-4), 0).reshape(-1).astype(np.float32)
+# bounded
+- return (away / (std + 1e-4)).reshape(-1).astype(np.float32)
++ return (away / (std + 1e-4)).clip(-5, 5).reshape(-1).astype(np.float32)
+""",
     explain="A group whose rewards are all equal teaches nothing: its advantages are 0, whatever the reward is.",
 )
 
@@ -229,7 +287,7 @@ cross-entropy (3)
 + return -mx.take_along_axis(logps, completions[..., None], axis=-1)[..., 0]
 ! Those are *minus* the log-probabilities: the cross-entropy, a loss. The logarithm of a probability is never above 0.
 clipped (3)
-+ return mx.take_along_axis(logps, completions[..., None], axis=-1)[..., 0].clip(-20, 0)
++ return mx.clip(mx.take_along_axis(logps, completions[..., None], axis=-1)[..., 0], -20, 0)
 ! You cut off very small log-probabilities. That changes the numbers, and their gradients become 0.
 a sum (2)
 + return mx.take_along_axis(logps, completions[..., None], axis=-1)[..., 0].sum(axis=1)
@@ -283,6 +341,60 @@ one largest for all places (3)
 ! minus infinity. `mx.logsumexp` with `axis=-1` subtracts each position's own largest logit.
 """,
     ),
+    also_right=r"""
+# a loop
+def logps_by_loop(logits, ids, prompt_length, temperature):
+    rows = []
+    for row, tokens in zip(logits / temperature, ids.tolist(), strict=True):
+        logps = [row[t - 1] - mx.logsumexp(row[t - 1]) for t in range(prompt_length, len(tokens))]
+        rows.append(mx.stack([logp[token] for logp, token in zip(logps, tokens[prompt_length:], strict=True)]))
+    return mx.stack(rows)
+# cross-entropy
+import mlx.nn as nn
+lambda logits, ids, p, t: -nn.losses.cross_entropy(logits[:, p - 1 : -1] / t, ids[:, p:])
+# one-hot
+def logps_one_hot(logits, ids, prompt_length, temperature):
+    scaled = logits[:, :-1] / temperature
+    scaled = scaled - mx.stop_gradient(scaled.max(axis=-1, keepdims=True))
+    logps = scaled - mx.log(mx.exp(scaled).sum(axis=-1, keepdims=True))
+    chosen = mx.arange(logits.shape[-1]) == ids[:, 1:, None]
+    return mx.where(chosen, logps, 0.0).sum(axis=-1)[:, prompt_length - 1 :]
+""",
+    also_wrong=r"""
+def by_numpy(logits, ids, prompt_length, temperature):
+    logps = np.array(logits, np.float64)[:, prompt_length - 1 : -1] / temperature
+    logps = logps - np.logaddexp.reduce(logps, axis=-1, keepdims=True)
+    return np.take_along_axis(logps, np.array(ids)[:, prompt_length:, None], axis=-1)[..., 0].astype(np.float32)
+# NumPy
+by_numpy
+! no gradient flows
+# lists
+lambda *arguments: by_numpy(*arguments).tolist()
+! no gradient flows
+# minus NumPy
+lambda *arguments: -by_numpy(*arguments)
+! cross-entropy
+# torch
+import torch
+def logps_by_torch(logits, ids, prompt_length, temperature):
+    logits, ids = torch.tensor(np.array(logits)), torch.tensor(np.array(ids)).long()
+    logps = torch.log_softmax(logits[:, :-1] / temperature, -1).gather(-1, ids[:, 1:, None])[..., 0]
+    return logps[:, prompt_length - 1 :].numpy()
+
+! no gradient flows
+# outside of memory
+- completions = ids[:, prompt_length:]
++ completions = ids[:, prompt_length:] + 1
+# a sum that is a constant
+- logps = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
++ logps = logits - mx.stop_gradient(mx.logsumexp(logits, axis=-1, keepdims=True))
+# clipped logits
+- logits = logits[:, prompt_length - 1 : -1] / temperature
++ logits = mx.clip(logits, -100, 1000)[:, prompt_length - 1 : -1] / temperature
+# clipped at -2000
+- return mx.take_along_axis(logps, completions[..., None], axis=-1)[..., 0]
++ return mx.clip(mx.take_along_axis(logps, completions[..., None], axis=-1)[..., 0], -2000, 0)
+""",
 )
 
 
@@ -386,6 +498,34 @@ bounded far away (3)
 ! back.
 """,
     ),
+    also_right=r"""
+# masked twice
+lambda logps, old_logps, mask: mx.exp(mx.where(mask, logps, 0) - mx.where(mask, old_logps, 0))
+""",
+    also_wrong=r"""
+# a quotient, masked too late
+lambda new, old, mask: mx.where(mask, mx.exp(new) / mx.exp(old), 1.0)
+# a quotient, masked twice
+lambda new, old, mask: mx.where(mask, mx.exp(mx.where(mask, new, 0)) / mx.exp(mx.where(mask, old, 0)), 1)
+! take exp once
+# within e^3
+- log_ratio = mx.where(mask, logps - old_logps, 0.0)
++ log_ratio = mx.clip(mx.where(mask, logps - old_logps, 0.0), -3, 3)
+# new values that are constants
+- log_ratio = mx.where(mask, logps - old_logps, 0.0)
++ log_ratio = mx.where(mask, mx.stop_gradient(logps) - old_logps, 0.0)
+! no gradient flows
+# within e^10
+- log_ratio = mx.where(mask, logps - old_logps, 0.0)
++ log_ratio = mx.clip(mx.where(mask, logps - old_logps, 0.0), -10, 10)
+# within e^-6 and e^80
+- log_ratio = mx.where(mask, logps - old_logps, 0.0)
++ log_ratio = mx.clip(mx.where(mask, logps - old_logps, 0.0), -6, 80)
+# a mask from the values
+- log_ratio = mx.where(mask, logps - old_logps, 0.0)
++ real = mx.isfinite(logps) & mx.isfinite(old_logps) & (logps < 500)
++ log_ratio = mx.where(real, logps - old_logps, 0.0)
+""",
 )
 
 
@@ -483,6 +623,39 @@ advantages by token
 ! Broadcasting lays advantages [B] along the *tokens*. Each belongs to a row: `advantages[:, None]`.
 """,
     ),
+    also_right=r"""
+# clipped by cases
+def clipped_by_cases(ratio, advantages, epsilon, epsilon_high):
+    ratio, advantages = np.array(ratio), np.array(advantages)
+    result = np.empty_like(ratio)
+    for b, a in enumerate(advantages):
+        for t, r in enumerate(ratio[b]):
+            result[b, t] = min(r, 1 + epsilon_high) * a if a > 0 else max(r, 1 - epsilon) * a
+    return result
+# clipped by where
+def clipped_by_where(ratio, advantages, epsilon, epsilon_high):
+    a = mx.repeat(advantages.reshape(-1, 1), ratio.shape[1], axis=1)
+    return mx.where(a > 0, mx.minimum(ratio, 1 + epsilon_high), mx.maximum(ratio, 1 - epsilon)) * a
+""",
+    also_wrong=r"""
+# bounded on both sides
+- return mx.minimum(ratio * advantages, clipped * advantages)
++ return mx.maximum(mx.minimum(ratio * advantages, clipped * advantages), -3 * mx.abs(advantages))
+! bounded the objective
+# small advantages as 0
+- advantages = advantages[:, None]
++ advantages = mx.where(mx.abs(advantages) < 0.01, 0.0, advantages)[:, None]
+# bounded advantages
+- advantages = advantages[:, None]
++ advantages = mx.clip(advantages, -5, 5)[:, None]
+# bounded ratios
+- clipped = mx.clip(ratio, 1 - epsilon, 1 + epsilon_high)
++ ratio = mx.clip(ratio, 0.1, 10)
++ clipped = mx.clip(ratio, 1 - epsilon, 1 + epsilon_high)
+# at least epsilon
+- clipped = mx.clip(ratio, 1 - epsilon, 1 + epsilon_high)
++ clipped = mx.clip(ratio, 1 - epsilon, 1 + max(epsilon, epsilon_high))
+""",
 )
 
 STILL_PUSHED = Exercise(
@@ -529,6 +702,16 @@ STILL_PUSHED = Exercise(
             "one epsilon", "NYYNNN", "1.25 is not far enough to be clipped: the upper edge is 1 + epsilon_high = 1.28."
         ),
     ),
+    also_right=r"""
+# small letters
+"y, y, y, n, n, n"
+# a list
+list("YYYNNN")
+""",
+    also_wrong=r"""
+# all
+"YYYYYY"
+""",
     explain=(
         "A token is clipped once it has moved far enough in the desired direction. One that moved the wrong way is "
         "always pushed back."
@@ -590,6 +773,19 @@ a mean (2)
 ! Return one number for each token. A later step decides which tokens count, and how much.
 """,
     ),
+    also_right=r"""
+# expm1
+lambda logps, ref: mx.expm1(ref - logps) + logps - ref
+# NumPy
+lambda logps, ref: np.exp(np.array(ref) - np.array(logps)) - np.array(ref) + np.array(logps) - 1
+""",
+    also_wrong=r"""
+# ratio times logarithm
+lambda logps, ref: mx.exp(logps - ref) * (logps - ref)
+# within e^20
+- d = ref_logps - logps
++ d = mx.clip(ref_logps - logps, -20, 20)
+""",
     explain="exp(d) is never below d + 1, its tangent at 0, so k3 is never negative.",
 )
 
@@ -728,6 +924,32 @@ tokens with a loss
 ! You counted the tokens whose loss is not 0. A token counts if its mask is True, and its loss may well be 0.
 """,
     ),
+    also_right=r"""
+# aggregate by weights
+def aggregate_by_weights(per_token_loss, mask, loss_type, max_length, num_items):
+    rows, total = mask.shape[0], 0.0
+    lengths = mask.sum(axis=1).tolist()
+    for b in range(rows):
+        row = [x for x, counts in zip(per_token_loss[b].tolist(), mask[b].tolist(), strict=True) if counts]
+        divisor = {
+            "grpo": rows * max(lengths[b], 1),
+            "bnpo": max(sum(lengths), 1),
+            "dr_grpo": rows * max_length,
+            "dapo": num_items,
+        }
+        total += sum(row) / divisor[loss_type]
+    return total
+""",
+    also_wrong=r"""
+# in place
+- per_token_loss = mx.where(mask, per_token_loss, 0.0)
++ per_token_loss *= mask
+! new numbers in what it was given
+# always by the tokens
+lambda x, mask, kind, *rest: (x * mask).sum() / mask.sum()
+# always by num_items
+lambda x, mask, kind, longest, items: aggregate(x, mask, "dapo", longest, items)
+""",
 )
 
 
@@ -917,6 +1139,73 @@ rows of advantage 0 left out
 ! divides by, and with beta > 0 they have a KL penalty.
 """,
     ),
+    also_right=r"""
+from mlx_grpo_kit.grpo import GRPOLossConfig, compute_grpo_loss, token_weights
+# the kit's
+def loss_in_one_piece(logps, old_logps, ref_logps, advantages, mask, settings):
+    names = {"max_length": "max_completion_length", "num_items": "num_items_in_batch"}
+    given = {names.get(name, name): value for name, value in settings.items()}
+    return compute_grpo_loss(logps, old_logps, advantages, mask, ref_logps=ref_logps, **given)
+# by hand
+def loss_by_hand(logps, old_logps, ref_logps, advantages, mask, settings):
+    zero = mx.zeros_like(logps)
+    new = mx.where(mask, logps, zero)
+    old = mx.stop_gradient(new) if old_logps is None else mx.where(mask, old_logps, zero)
+    r, a = mx.exp(new - old), advantages[:, None]
+    low, high = 1 - settings["epsilon"], 1 + settings["epsilon_high"]
+    token = -mx.where(a > 0, mx.minimum(r, high), mx.maximum(r, low)) * a
+    if settings["beta"]:
+        d = mx.where(mask, ref_logps, zero) - new
+        token = token + settings["beta"] * (mx.exp(d) - 1 - d)
+    shares = token_weights(
+        GRPOLossConfig(settings["loss_type"], max_completion_length=settings["max_length"]),
+        mask,
+        settings["num_items"],
+    )
+    return (token * shares).sum()
+# masked values for k3, and no old values
+def loss_of_parts(logps, old_logps, ref_logps, advantages, mask, settings):
+    ratio = token_ratios(logps, mx.stop_gradient(logps) if old_logps is None else old_logps, mask)
+    loss = -clipped_objective(ratio, advantages, settings["epsilon"], settings["epsilon_high"])
+    if settings["beta"]:
+        loss = loss + settings["beta"] * k3(mx.where(mask, logps, 0), mx.where(mask, ref_logps, 0))
+    return aggregate(loss, mask, settings["loss_type"], settings["max_length"], settings["num_items"])
+""",
+    also_wrong=r"""
+# only rows with an advantage
+def only_rows_with_advantage(logps, old_logps, ref_logps, advantages, mask, settings):
+    kept = mx.array(np.flatnonzero(np.array(advantages)))
+    logps, old_logps, ref_logps, advantages, own = (
+        None if each is None else each[kept] for each in (logps, old_logps, ref_logps, advantages, mask)
+    )
+    settings = settings | {"num_items": settings["num_items"] - (mask.sum() - own.sum())}
+    return grpo_loss(logps, old_logps, ref_logps, advantages, own, settings)
+# a small beta
+- loss = loss + settings["beta"] * k3(policy, reference)
++ loss = loss + min(settings["beta"], 1.0) * k3(policy, reference)
+# the old policy is the policy
+- old_logps = mx.stop_gradient(logps if old_logps is None else old_logps)
++ old_logps = mx.stop_gradient(logps)
+# an objective by NumPy
+- loss = -clipped_objective(ratio, advantages, settings["epsilon"], settings["epsilon_high"])
++ edges = 1 - settings["epsilon"], 1 + settings["epsilon_high"]
++ r, a = np.array(ratio), np.array(advantages)[:, None]
++ loss = -np.minimum(r * a, r.clip(*edges) * a)
+! 16.4 and 16.7
+# aggregated by numbers
+- return aggregate(loss, mask, settings["loss_type"], settings["max_length"], settings["num_items"])
++ return aggregate(loss, mask, settings["loss_type"], settings["max_length"], settings["num_items"]).item()
+! 16.4 and 16.7
+# an objective that is cut off
+- loss = -clipped_objective(ratio, advantages, settings["epsilon"], settings["epsilon_high"])
++ loss = -clipped_objective(mx.stop_gradient(ratio), advantages, settings["epsilon"], settings["epsilon_high"])
+! through its clipped objective
+# k3 by NumPy
+- loss = loss + settings["beta"] * k3(policy, reference)
++ d = np.array(reference) - np.array(policy)
++ loss = loss + settings["beta"] * mx.array(np.exp(d) - d - 1)
+! through the KL penalty
+""",
     explain=(
         "Up to rounding, that is the loss of the kit and of TRL. The kit's version is in `mlx_grpo_kit/grpo/loss.py`."
     ),
@@ -946,16 +1235,6 @@ def _within_memory(function, gradient_of, rows, size):
         return gradient_of(some_rows, num_items)
 
     return function(limited, rows, size)
-
-
-def _means(gradient_of, rows, size):
-    parts = [rows[start : start + size] for start in range(0, len(rows), size)]
-    return sum(gradient_of(part, sum(map(len, part))) for part in parts) / len(parts)
-
-
-def _sum_of_means(gradient_of, rows, size):
-    parts = [rows[start : start + size] for start in range(0, len(rows), size)]
-    return sum(gradient_of(part, sum(map(len, part))) for part in parts)
 
 
 def _draw_rows(rng):
@@ -990,31 +1269,24 @@ PARTS = Exercise(
         *drawn(3, _draw_rows),
     ),
     run=_within_memory,
-    mistakes=(
-        Mistake(
-            "mean of means",
-            _means,
-            "That is the mean of the parts' own means: a token counts more in a part that has few tokens. Divide "
-            "every part by the number of tokens in the whole batch, and add up.",
-            1,
-        ),
-        Mistake(
-            "sum of means",
-            _sum_of_means,
-            "You divided every part by its own number of tokens and then added up: the more parts, the larger the "
-            "gradient.",
-            1,
-        ),
-        Mistake(
-            "each row by its own tokens",
-            lambda gradient_of, rows, size: _sum_of_means(gradient_of, rows, 1),
-            "You divided every row by its own number of tokens. All rows share one divisor, the number of tokens in "
-            "the whole batch.",
-            1,
-        ),
-        *slips(
-            in_parts,
-            r"""
+    mistakes=slips(
+        in_parts,
+        r"""
+@ return sum(gradient_of(rows[start : start + size], num_items) for start in range(0, len(rows), size))
+mean of means
++ parts = [rows[start : start + size] for start in range(0, len(rows), size)]
++ return sum(gradient_of(part, sum(map(len, part))) for part in parts) / len(parts)
+! That is the mean of the parts' own means: a token counts more in a part that has few tokens. Divide every part by the
+! number of tokens in the whole batch, and add up.
+sum of means
++ parts = [rows[start : start + size] for start in range(0, len(rows), size)]
++ return sum(gradient_of(part, sum(map(len, part))) for part in parts)
+! You divided every part by its own number of tokens and then added up: the more parts, the larger the gradient.
+each row by its own tokens
++ return sum(gradient_of([row], len(row)) for row in rows)
+! You divided every row by its own number of tokens. All rows share one divisor, the number of tokens in the whole
+! batch.
+
 @ return sum(gradient_of(rows[start : start + size], num_items) for start in range(0, len(rows), size))
 divided twice
 + parts = [gradient_of(rows[start : start + size], num_items) for start in range(0, len(rows), size)]
@@ -1042,7 +1314,30 @@ rows without a gradient (2)
 + num_items = sum(len(row) for row in rows if any(row))
 ! You left the tokens of rows that add nothing to the gradient out of num_items. They count in the denominator.
 """,
-        ),
     ),
+    also_right=r"""
+# while
+def parts_by_while(gradient_of, rows, size):
+    rows, total, tokens = list(rows), 0.0, 0
+    for row in rows:
+        tokens += len(row)
+    while rows:
+        part, rows = rows[:size], rows[size:]
+        total += gradient_of(part, tokens)
+    return total
+# row by row
+lambda gradient_of, rows, size: sum(gradient_of([row], sum(map(len, rows))) for row in rows)
+""",
+    also_wrong=r"""
+# tokens' mean
+lambda gradient_of, rows, size: sum(map(sum, rows)) / sum(map(len, rows))
+# no sign
+lambda gradient_of, rows, size: abs(in_parts(gradient_of, rows, size))
+# different tokens
+- num_items = sum(len(row) for row in rows)
++ num_items = len({token for row in rows for token in row})
+# a mean over the rows
+lambda gradient_of, rows, size: sum(gradient_of([r], len(r)) for r in rows) / len(rows)
+""",
     explain='This works for "dapo", because its divisor is known before the first part is computed.',
 )
