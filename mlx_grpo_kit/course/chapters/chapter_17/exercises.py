@@ -101,6 +101,23 @@ softmax of everything (2)
 ! The softmax runs over all tokens together. Each token has its own softmax: `axis=-1, keepdims=True`.
 """,
     ),
+    also_right=r"""
+# NumPy
+def _loss_in_numpy(logits, targets, weights):
+    logits, targets, weights = np.array(logits).astype(np.float64), np.array(targets), np.array(weights)
+    shifted = logits - logits.max(-1, keepdims=True)
+    log_probs = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    grad, loss = weights[..., None] * np.exp(log_probs), 0.0
+    for place in np.ndindex(targets.shape):
+        grad[place][targets[place]] -= weights[place]
+        loss -= weights[place] * log_probs[place][targets[place]]
+    return loss, grad
+""",
+    also_wrong=r"""
+# the wrong axis
+- log_probs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
++ log_probs = logits - mx.logsumexp(logits, axis=1, keepdims=True)
+""",
     explain="The gradient of each position sums to 0 over the vocabulary: what one logit gains, the others lose.",
 )
 
@@ -164,6 +181,20 @@ last token alone (2)
 ! Only the part of the last position arrived. The matrix was used at all positions.
 """,
     ),
+    also_right=r"""
+# einsum
+lambda grad, x, weight: (mx.einsum("...o,oi->...i", grad, weight), mx.einsum("...o,...i->oi", grad, x))
+# torch
+import torch
+def _linear_in_torch(grad, x, weight):
+    grad, x, weight = (torch.tensor(np.array(each)) for each in (grad, x, weight))
+    return [grad @ weight, grad.reshape(-1, len(weight)).T @ x.reshape(-1, weight.shape[1])]
+""",
+    also_wrong=r"""
+# ones
+- x_rows = x.reshape(-1, x.shape[-1])
++ x_rows = (x * 0 + 1).reshape(-1, x.shape[-1])
+""",
 )
 
 
@@ -265,6 +296,25 @@ eps outside the root (2)
 ! eps is outside the root. Add it to the mean of the squares before you take the root.
 """,
     ),
+    also_right=r"""
+# autograd
+def norm_by_autograd(grad, x, weight, eps):
+    function = lambda x, w: x * mx.rsqrt((x * x).mean(-1, keepdims=True) + eps) * w
+    return tuple(mx.vjp(function, [x, weight], [grad])[1])
+# MLX's norm
+lambda grad, x, weight, eps: mx.vjp(lambda x, w: mx.fast.rms_norm(x, w, eps), [x, weight], [grad])[1]
+""",
+    also_wrong=r"""
+# all divided by r twice
+- return (scaled - normed * along) / r, grad_weight
++ return (scaled - normed * along) / r / r, grad_weight
+# a mean for the weight
+- grad_weight = (grad * normed).reshape(-1, x.shape[-1]).sum(axis=0)
++ grad_weight = (grad * normed).reshape(-1, x.shape[-1]).mean(axis=0)
+# no more than three axes
+- grad_weight = (grad * normed).reshape(-1, x.shape[-1]).sum(axis=0)
++ grad_weight = (grad * normed).sum(axis=(0, 1) if x.ndim == 3 else 0)
+""",
 )
 
 
@@ -276,22 +326,6 @@ def rope_backward(grad, offset, theta):
     cos, sin = mx.cos(angles), mx.sin(angles)
     first, second = grad[..., :half], grad[..., half:]
     return mx.concatenate([first * cos + second * sin, second * cos - first * sin], axis=-1)
-
-
-def _interleaved(grad, offset, theta):
-    half = grad.shape[-1] // 2
-    order = mx.array([*range(0, 2 * half, 2), *range(1, 2 * half, 2)])
-    return rope_backward(grad[..., order], offset, theta)[..., mx.argsort(order)]
-
-
-def _forwards_from_minus_offset(grad, offset, theta):
-    half = grad.shape[-1] // 2
-    flip = mx.concatenate([mx.ones(half), -mx.ones(half)])
-    return flip * rope_backward(flip * grad, -offset, theta)
-
-
-def _positions_along_heads(grad, offset, theta):
-    return rope_backward(grad.swapaxes(1, 2), offset, theta).swapaxes(1, 2)
 
 
 def _draw_heads(rng):
@@ -324,10 +358,29 @@ ROPE = Exercise(
         (mx.array([[[[0.5, 1.5, -1.0, 2.0], [1.0, 0.0, 0.0, 1.0]]]]), 1, 10.0),
         *drawn(3, _draw_heads),
     ),
-    mistakes=(
-        *slips(
-            rope_backward,
-            r"""
+    mistakes=slips(
+        rope_backward,
+        r"""
+forwards from -offset (2)
+- positions = offset + mx.arange(grad.shape[-2])
++ positions = mx.arange(grad.shape[-2]) - offset
+- return mx.concatenate([first * cos + second * sin, second * cos - first * sin], axis=-1)
++ return mx.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+! That turns forwards from position -offset. Change the sign of the *angle* of every position: -(offset + t), not
+! -offset + t.
+positions along heads (3)
+- positions = offset + mx.arange(grad.shape[-2])
+- angles = positions[:, None] * theta ** (-mx.arange(half) / half)
++ positions = offset + mx.arange(grad.shape[1])
++ angles = positions[:, None, None] * theta ** (-mx.arange(half) / half)
+! The positions were counted along the heads. T is the axis before the last, and all heads turn in the same way.
+neighbours as pairs (3)
+- first, second = grad[..., :half], grad[..., half:]
+- return mx.concatenate([first * cos + second * sin, second * cos - first * sin], axis=-1)
++ first, second = grad[..., ::2], grad[..., 1::2]
++ return mx.stack([first * cos + second * sin, second * cos - first * sin], axis=-1).reshape(grad.shape)
+! Here neighbours are pairs: (0, 1), (2, 3). Qwen3 pairs i with i + D/2: the two halves of the head.
+
 @ return mx.concatenate([first * cos + second * sin, second * cos - first * sin], axis=-1)
 forwards again
 + return mx.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
@@ -352,28 +405,32 @@ exponent over D (3)
 + angles = positions[:, None] * theta ** (-mx.arange(half) / (2 * half))
 ! The exponent is -2i/D, where D is the size of the whole head: i / (D/2).
 """,
-        ),
-        Mistake(
-            "forwards from -offset",
-            _forwards_from_minus_offset,
-            "That turns forwards from position -offset. Change the sign of the *angle* of every position: -(offset + "
-            "t), not -offset + t.",
-            2,
-        ),
-        Mistake(
-            "positions along heads",
-            _positions_along_heads,
-            "The positions were counted along the heads. T is the axis before the last, and all heads turn in the "
-            "same way.",
-            3,
-        ),
-        Mistake(
-            "neighbours as pairs",
-            _interleaved,
-            "Here neighbours are pairs: (0, 1), (2, 3). Qwen3 pairs i with i + D/2: the two halves of the head.",
-            3,
-        ),
     ),
+    also_right=r"""
+# by reflection
+from mlx_grpo_kit.qwen3 import forward
+def _rope_by_reflection(grad, offset, theta):
+    half = grad.shape[-1] // 2
+    flip = mx.concatenate([mx.ones(half), -mx.ones(half)])
+    return forward.rope(grad * flip, offset, theta) * flip
+# complex numbers
+def _rope_in_complex_numbers(grad, offset, theta):
+    grad = np.array(grad)
+    half = grad.shape[-1] // 2
+    angles = (offset + np.arange(grad.shape[-2]))[:, None] * theta ** (-np.arange(half) / half)
+    turned = (grad[..., :half] + 1j * grad[..., half:]) * np.exp(-1j * angles)
+    return np.concatenate([turned.real, turned.imag], -1)
+""",
+    also_wrong=r"""
+# angles kept by shape
+def angles_kept_by_shape(grad, offset, theta, kept={}):
+    length, half = grad.shape[2], grad.shape[3] // 2
+    turns = np.arange(offset, offset + length)[:, None] * theta ** (-np.arange(half) / half)
+    angles = kept.setdefault(grad.shape, mx.array(turns.astype(np.float32)))
+    first, second = mx.split(grad, 2, axis=-1)
+    cos, sin = mx.cos(angles), mx.sin(angles)
+    return mx.concatenate([first * cos + second * sin, second * cos - first * sin], axis=-1)
+""",
     explain=(
         "The transpose of a rotation is its inverse, so the gradient keeps its length. The kit turns back with the "
         "same function, with negative positions."
@@ -444,6 +501,23 @@ swapped (3)
 ! Both are right, but in the wrong order: first gate, then up.
 """,
     ),
+    also_right=r"""
+# division
+def _silu_with_division(grad, gate, up):
+    slope = 1 / (1 + mx.exp(-gate))
+    return grad * up * slope * (1 + gate * (1 - slope)), grad * gate / (1 + mx.exp(-gate))
+""",
+    also_wrong=r"""
+# a plus in the slope
+- return grad * up * (s + gate * s * (1 - s)), grad * gate * s
++ return grad * up * (s + gate * s * (1 + s)), grad * gate * s
+# written over
+- return grad * up * (s + gate * s * (1 - s)), grad * gate * s
++ result = grad * up * (s + gate * s * (1 - s)), grad * gate * s
++ gate[...] = 0
++ return result
+! new numbers in what it was given
+""",
 )
 
 
@@ -454,39 +528,6 @@ def mix_values_backward(grad, weights, values):
     weight_rows = weights.reshape(batch, groups, -1, keys)
     grad_weights = (grad_rows @ values.swapaxes(-1, -2)).reshape(weights.shape)
     return grad_weights, weight_rows.swapaxes(-1, -2) @ grad_rows
-
-
-def _first_of_each_group(grad, weights, values):
-    grad_weights, _ = mix_values_backward(grad, weights, values)
-    step = grad.shape[1] // values.shape[1]
-    return grad_weights, weights[:, ::step].swapaxes(-1, -2) @ grad[:, ::step]
-
-
-def _mean_of_each_group(grad, weights, values):
-    grad_weights, grad_values = mix_values_backward(grad, weights, values)
-    return grad_weights, grad_values / (grad.shape[1] // values.shape[1])
-
-
-def _every_kth_head_shares(grad, weights, values):
-    heads, groups = grad.shape[1], values.shape[1]
-    order = mx.array([head for group in range(groups) for head in range(group, heads, groups)])
-    grad_weights, grad_values = mix_values_backward(grad[:, order], weights[:, order], values)
-    return grad_weights[:, mx.argsort(order)], grad_values
-
-
-def _last_of_each_group(grad, weights, values):
-    grad_weights, _ = mix_values_backward(grad, weights, values)
-    step = grad.shape[1] // values.shape[1]
-    return grad_weights, weights[:, step - 1 :: step].swapaxes(-1, -2) @ grad[:, step - 1 :: step]
-
-
-def _values_of_every_kth_head(grad, weights, values):
-    return mix_values_backward(grad, weights, values)[0], _every_kth_head_shares(grad, weights, values)[1]
-
-
-def _values_by_query_head(grad, weights, values):
-    grad_weights, _ = mix_values_backward(grad, weights, values)
-    return grad_weights, weights.swapaxes(-1, -2) @ grad
 
 
 def _draw_grouped(rng):
@@ -524,51 +565,63 @@ GROUPED = Exercise(
         drawn(1, lambda rng: (_normal(rng, 2, 6, 1, 2), _normal(rng, 2, 6, 1, 3), _normal(rng, 2, 2, 3, 2)), 8)[0],
         *drawn(3, _draw_grouped),
     ),
-    mistakes=(
-        Mistake(
-            "first head of each group",
-            _first_of_each_group,
-            "Only the first head of each group sends a gradient to its values. All heads that share the values do.",
-            2,
-        ),
-        Mistake(
-            "last head of each group",
-            _last_of_each_group,
-            "Only the gradient of the last head of each group arrives at its values: it overwrote the others. They "
-            "add up.",
-            2,
-        ),
-        Mistake(
-            "values of every K-th head",
-            _values_of_every_kth_head,
-            "The weights' gradient is right, but the values' gradient adds up the wrong heads: H / K *consecutive* "
-            "heads share, so the axis of heads splits into [K, H / K], in this order.",
-            2,
-        ),
-        Mistake("mean", _mean_of_each_group, "That is the mean over the heads that share. Their gradients add up.", 2),
-        Mistake(
-            "every K-th head",
-            _every_kth_head_shares,
-            "The wrong heads share: H / K *consecutive* heads share, 0 and 1 and so on, not every K-th head.",
-            2,
-        ),
-        Mistake(
-            "values by query head",
-            _values_by_query_head,
-            "The gradient of values has one head per query head. It has to have the shape of values: add up the heads "
-            "that share.",
-            2,
-        ),
-        *slips(
-            mix_values_backward,
-            r"""
+    mistakes=slips(
+        mix_values_backward,
+        r"""
+@ return grad_weights, weight_rows.swapaxes(-1, -2) @ grad_rows
+first head of each group (2)
++ step = grad.shape[1] // groups
++ return grad_weights, weights[:, ::step].swapaxes(-1, -2) @ grad[:, ::step]
+! Only the first head of each group sends a gradient to its values. All heads that share the values do.
+last head of each group (2)
++ step = grad.shape[1] // groups
++ return grad_weights, weights[:, step - 1 :: step].swapaxes(-1, -2) @ grad[:, step - 1 :: step]
+! Only the gradient of the last head of each group arrives at its values: it overwrote the others. They add up.
+values of every K-th head (2)
++ each = weights.swapaxes(-1, -2) @ grad
++ return grad_weights, each.reshape(batch, -1, groups, keys, head_dim).sum(axis=1)
+! The weights' gradient is right, but the values' gradient adds up the wrong heads: H / K *consecutive* heads share, so
+! the axis of heads splits into [K, H / K], in this order.
+mean (2)
++ return grad_weights, weight_rows.swapaxes(-1, -2) @ grad_rows / (grad.shape[1] // groups)
+! That is the mean over the heads that share. Their gradients add up.
+every K-th head (2)
++ grad_weights = grad @ mx.tile(values, (1, grad.shape[1] // groups, 1, 1)).swapaxes(-1, -2)
++ each = weights.swapaxes(-1, -2) @ grad
++ return grad_weights, each.reshape(batch, -1, groups, keys, head_dim).sum(axis=1)
+! The wrong heads share: H / K *consecutive* heads share, 0 and 1 and so on, not every K-th head.
+values by query head (2)
++ return grad_weights, weights.swapaxes(-1, -2) @ grad
+! The gradient of values has one head per query head. It has to have the shape of values: add up the heads that share.
+
 swapped
 - return grad_weights, weight_rows.swapaxes(-1, -2) @ grad_rows
 + return weight_rows.swapaxes(-1, -2) @ grad_rows, grad_weights
 ! Both are right, but in the wrong order: first weights, then values.
 """,
-        ),
     ),
+    also_right=r"""
+# repeated heads
+def _heads_repeated(grad, weights, values):
+    share = grad.shape[1] // values.shape[1]
+    each = weights.swapaxes(-1, -2) @ grad
+    summed = each.reshape(values.shape[0], values.shape[1], share, *values.shape[2:]).sum(axis=2)
+    return grad @ mx.repeat(values, share, axis=1).swapaxes(-1, -2), summed
+# a loop
+def _heads_in_a_loop(grad, weights, values):
+    grad, weights, values = (np.array(each) for each in (grad, weights, values))
+    share = grad.shape[1] // values.shape[1]
+    grad_weights, grad_values = np.zeros_like(weights), np.zeros_like(values)
+    for head in range(grad.shape[1]):
+        grad_weights[:, head] = grad[:, head] @ values[:, head // share].swapaxes(-1, -2)
+        grad_values[:, head // share] += weights[:, head].swapaxes(-1, -2) @ grad[:, head]
+    return grad_weights, grad_values
+""",
+    also_wrong=r"""
+# values backwards
+- grad_weights = (grad_rows @ values.swapaxes(-1, -2)).reshape(weights.shape)
++ grad_weights = (grad_rows @ values[..., ::-1].swapaxes(-1, -2)).reshape(weights.shape)
+""",
 )
 
 
@@ -579,39 +632,6 @@ def attention_scores_backward(grad, queries, keys):
     query_rows = queries.reshape(batch, groups, -1, head_dim)
     grad_queries = (grad_rows @ keys).reshape(queries.shape)
     return grad_queries, grad_rows.swapaxes(-1, -2) @ query_rows
-
-
-def _keys_of_first_heads(grad, queries, keys):
-    grad_queries, _ = attention_scores_backward(grad, queries, keys)
-    step = queries.shape[1] // keys.shape[1]
-    return grad_queries, attention_scores_backward(grad[:, ::step], queries[:, ::step], keys)[1]
-
-
-def _mean_over_sharing_heads(grad, queries, keys):
-    grad_queries, grad_keys = attention_scores_backward(grad, queries, keys)
-    return grad_queries, grad_keys / (queries.shape[1] // keys.shape[1])
-
-
-def _every_kth_head_shares_keys(grad, queries, keys):
-    heads, groups = queries.shape[1], keys.shape[1]
-    order = mx.array([head for group in range(groups) for head in range(group, heads, groups)])
-    grad_queries, grad_keys = attention_scores_backward(grad[:, order], queries[:, order], keys)
-    return grad_queries[:, mx.argsort(order)], grad_keys
-
-
-def _keys_of_last_heads(grad, queries, keys):
-    grad_queries, _ = attention_scores_backward(grad, queries, keys)
-    step = queries.shape[1] // keys.shape[1]
-    return grad_queries, attention_scores_backward(grad[:, step - 1 :: step], queries[:, step - 1 :: step], keys)[1]
-
-
-def _keys_of_every_kth_head(grad, queries, keys):
-    return attention_scores_backward(grad, queries, keys)[0], _every_kth_head_shares_keys(grad, queries, keys)[1]
-
-
-def _keys_by_query_head(grad, queries, keys):
-    grad_queries, _ = attention_scores_backward(grad, queries, keys)
-    return grad_queries, grad.swapaxes(-1, -2) @ queries / math.sqrt(keys.shape[-1])
 
 
 def _draw_scores(rng):
@@ -649,49 +669,36 @@ SCORES = Exercise(
         drawn(1, lambda rng: (_normal(rng, 2, 6, 1, 3), _normal(rng, 2, 6, 1, 2), _normal(rng, 2, 2, 3, 2)), 8)[0],
         *drawn(3, _draw_scores),
     ),
-    mistakes=(
-        Mistake(
-            "first head of each group",
-            _keys_of_first_heads,
-            "Only the first head of each group sends a gradient to its keys. All heads that share the keys do.",
-            2,
-        ),
-        Mistake(
-            "last head of each group",
-            _keys_of_last_heads,
-            "Only the gradient of the last head of each group arrives at its keys: it overwrote the others. They add "
-            "up.",
-            2,
-        ),
-        Mistake(
-            "keys of every K-th head",
-            _keys_of_every_kth_head,
-            "The queries' gradient is right, but the keys' gradient adds up the wrong heads: the axis of heads splits "
-            "into [K, H / K], in this order.",
-            2,
-        ),
-        Mistake(
-            "mean",
-            _mean_over_sharing_heads,
-            "That is the mean over the heads that share keys. Their gradients add up.",
-            2,
-        ),
-        Mistake(
-            "every K-th head",
-            _every_kth_head_shares_keys,
-            "The wrong heads share keys: H / K *consecutive* heads share, not every K-th head.",
-            2,
-        ),
-        Mistake(
-            "keys by query head",
-            _keys_by_query_head,
-            "The gradient of keys has one head per query head. It has to have the shape of keys: add up the heads "
-            "that share.",
-            2,
-        ),
-        *slips(
-            attention_scores_backward,
-            r"""
+    mistakes=slips(
+        attention_scores_backward,
+        r"""
+@ return grad_queries, grad_rows.swapaxes(-1, -2) @ query_rows
+first head of each group (2)
++ step = grad.shape[1] // groups
++ return grad_queries, grad[:, ::step].swapaxes(-1, -2) @ queries[:, ::step] / math.sqrt(head_dim)
+! Only the first head of each group sends a gradient to its keys. All heads that share the keys do.
+last head of each group (2)
++ step = grad.shape[1] // groups
++ grad, queries = grad[:, step - 1 :: step], queries[:, step - 1 :: step]
++ return grad_queries, grad.swapaxes(-1, -2) @ queries / math.sqrt(head_dim)
+! Only the gradient of the last head of each group arrives at its keys: it overwrote the others. They add up.
+keys of every K-th head (2)
++ each = grad.swapaxes(-1, -2) @ queries / math.sqrt(head_dim)
++ return grad_queries, each.reshape(batch, -1, groups, length, head_dim).sum(axis=1)
+! The queries' gradient is right, but the keys' gradient adds up the wrong heads: the axis of heads splits into [K, H /
+! K], in this order.
+mean (2)
++ return grad_queries, grad_rows.swapaxes(-1, -2) @ query_rows / (grad.shape[1] // groups)
+! That is the mean over the heads that share keys. Their gradients add up.
+every K-th head (2)
++ grad_queries = grad @ mx.tile(keys, (1, grad.shape[1] // groups, 1, 1)) / math.sqrt(head_dim)
++ each = grad.swapaxes(-1, -2) @ queries / math.sqrt(head_dim)
++ return grad_queries, each.reshape(batch, -1, groups, length, head_dim).sum(axis=1)
+! The wrong heads share keys: H / K *consecutive* heads share, not every K-th head.
+keys by query head (2)
++ return grad_queries, grad.swapaxes(-1, -2) @ queries / math.sqrt(head_dim)
+! The gradient of keys has one head per query head. It has to have the shape of keys: add up the heads that share.
+
 @ grad_rows = grad.reshape(batch, groups, -1, length) / math.sqrt(head_dim)
 not divided
 + grad_rows = grad.reshape(batch, groups, -1, length)
@@ -719,8 +726,39 @@ queries not divided
 + grad_queries = (math.sqrt(head_dim) * grad_rows @ keys).reshape(queries.shape)
 ! The keys' gradient is divided by sqrt(D), but the queries' gradient is not. The score was divided, so both are.
 """,
-        ),
     ),
+    also_right=r"""
+# torch
+import torch
+def _scores_in_torch(grad, queries, keys):
+    queries, keys, grad = (torch.tensor(np.array(each), requires_grad=True) for each in (queries, keys, grad))
+    share = queries.shape[1] // keys.shape[1]
+    scores = queries @ keys.repeat_interleave(share, 1).transpose(-1, -2) / queries.shape[-1] ** 0.5
+    return torch.autograd.grad(scores, [queries, keys], grad.detach())
+# loops
+def _scores_in_loops(grad, queries, keys):
+    grad, queries, keys = (np.array(each, np.float64) for each in (grad, queries, keys))
+    share, root = queries.shape[1] // keys.shape[1], math.sqrt(keys.shape[-1])
+    grad_queries, grad_keys = np.zeros_like(queries), np.zeros_like(keys)
+    for b, h, t, s in np.ndindex(grad.shape):
+        grad_queries[b, h, t] += grad[b, h, t, s] * keys[b, h // share, s] / root
+        grad_keys[b, h // share, s] += grad[b, h, t, s] * queries[b, h, t] / root
+    return [grad_queries, grad_keys]
+# einsum
+def _scores_by_einsum(grad, queries, keys):
+    batch, groups, _, head_dim = keys.shape
+    grad, rows = (each.reshape(batch, groups, -1, *each.shape[2:]) * head_dim**-0.25 for each in (grad, queries))
+    to_queries = mx.einsum("bkgts,bksd->bkgtd", grad, keys) * head_dim**-0.25
+    return to_queries.reshape(queries.shape), mx.einsum("bkgts,bkgtd->bksd", grad, rows)
+""",
+    also_wrong=r"""
+# halved
+- grad_rows = grad.reshape(batch, groups, -1, length) / math.sqrt(head_dim)
++ grad_rows = grad.reshape(batch, groups, -1, length) * 0.5
+# the other sign
+- return grad_queries, grad_rows.swapaxes(-1, -2) @ query_rows
++ return -grad_queries, grad_rows.swapaxes(-1, -2) @ query_rows
+""",
 )
 
 
@@ -804,6 +842,15 @@ shortcut twice (2)
 ! That is one shortcut too many: each sum passes the gradient on once.
 """,
     ),
+    also_right=r"""
+# one line
+lambda grad, attention, mlp: grad + mlp(grad) + attention(grad + mlp(grad))
+""",
+    also_wrong=r"""
+# a minus
+- return grad + through_attention(grad)
++ return -grad + through_attention(grad)
+""",
     explain=(
         "If both `through_...` return 0, a block passes the gradient on unchanged: however deep the model is, there is "
         "a path from the loss to the embedding on which nothing is lost."
@@ -862,6 +909,10 @@ ZEROS = Exercise(
             2,
         ),
     ),
+    also_right=r"""
+# a list
+[60, 0, 0, 16384]
+""",
     explain="The gradient is exactly 0, not small: a batch that does not contain a token says nothing about its row.",
 )
 
@@ -871,16 +922,6 @@ def clip_by_norm(grads, max_norm):
     norm = math.sqrt(sum(mx.sum(grad * grad).item() for grad in grads.values()))
     scale = min(1.0, max_norm / norm) if norm > 0 else 1.0
     return {name: grad * scale for name, grad in grads.items()}, norm
-
-
-def _each_alone(grads, max_norm):
-    _, norm = clip_by_norm(grads, max_norm)
-    return {name: clip_by_norm({name: grad}, max_norm)[0][name] for name, grad in grads.items()}, norm
-
-
-def _by_value(grads, max_norm):
-    _, norm = clip_by_norm(grads, max_norm)
-    return {name: mx.clip(grad, -max_norm, max_norm) for name, grad in grads.items()}, norm
 
 
 def _draw_gradients(rng):
@@ -910,23 +951,18 @@ CLIP = Exercise(
         ({"a": mx.zeros((2,)), "b": mx.zeros((1, 3))}, 1.0),
         *drawn(3, _draw_gradients),
     ),
-    mistakes=(
-        Mistake(
-            "each alone",
-            _each_alone,
-            "Each gradient was shortened separately, which turns the long vector. One factor for all keeps its "
-            "direction.",
-            1,
-        ),
-        Mistake(
-            "by value",
-            _by_value,
-            "That cuts every number at max_norm. Shorten the length of all numbers together.",
-            1,
-        ),
-        *slips(
-            clip_by_norm,
-            r"""
+    mistakes=slips(
+        clip_by_norm,
+        r"""
+@ return {name: grad * scale for name, grad in grads.items()}, norm
+each alone
++ norms = {name: math.sqrt(mx.sum(grad * grad).item()) for name, grad in grads.items()}
++ return {name: grad * min(1.0, max_norm / (norms[name] or 1)) for name, grad in grads.items()}, norm
+! Each gradient was shortened separately, which turns the long vector. One factor for all keeps its direction.
+by value
++ return {name: mx.clip(grad, -max_norm, max_norm) for name, grad in grads.items()}, norm
+! That cuts every number at max_norm. Shorten the length of all numbers together.
+
 @ scale = min(1.0, max_norm / norm) if norm > 0 else 1.0
 always (2)
 + scale = max_norm / norm if norm > 0 else 1.0
@@ -951,6 +987,16 @@ norm of the shortened
 + return {name: grad * scale for name, grad in grads.items()}, norm * scale
 ! The second part should be the length *before* clipping: that is the number to watch in training.
 """,
-        ),
     ),
+    also_right=r"""
+# NumPy
+def _clip_in_numpy(grads, max_norm):
+    norm = np.linalg.norm(np.concatenate([np.array(grad).ravel() for grad in grads.values()]))
+    return {name: np.array(grad) * (max_norm / max(norm, max_norm)) for name, grad in grads.items()}, float(norm)
+""",
+    also_wrong=r"""
+# not clipped
+- return {name: grad * scale for name, grad in grads.items()}, norm
++ return {name: grad + 0 * scale for name, grad in grads.items()}, norm
+""",
 )

@@ -138,6 +138,63 @@ seed times a thousand (2)
 ! After 1000 steps a seed continues with the questions of the next seed. With a list of both numbers this never happens.
 """,
     ),
+    also_right=r"""
+import itertools
+# NumPy
+def questions_by_numpy(sample, seed, step, num_questions, group_size):
+    rng = np.random.Generator(np.random.PCG64([seed, step]))
+    return [*np.repeat(np.array(sample(rng, num_questions), dtype=object), group_size)]
+# one by one
+def questions_one_by_one(sample, seed, step, num_questions, group_size):
+    rng = np.random.default_rng([seed, step])
+    return [each for _ in range(num_questions) for each in sample(rng, 1) * group_size]
+# a SeedSequence
+def questions_by_seed_sequence(sample, seed, step, num_questions, group_size):
+    drawn = sample(np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(step,))), num_questions)
+    return list(itertools.chain.from_iterable([each] * group_size for each in drawn))
+""",
+    also_wrong=r"""
+# one generator
+def one_generator(sample, seed, step, num_questions, group_size, rng=np.random.default_rng([3, 7])):
+    return [each for each in sample(rng, num_questions) for _ in range(group_size)]
+! keeps its state between calls
+# either way round
+- rng = np.random.default_rng([seed, step])
++ rng = np.random.default_rng(sorted([seed, step]))
+! change places
+# an iterator
+- return [question for question in sample(rng, num_questions) for _ in range(group_size)]
++ return (question for question in sample(rng, num_questions) for _ in range(group_size))
+! which is not a list
+# seed to the power of step
+- rng = np.random.default_rng([seed, step])
++ rng = np.random.default_rng(seed**step)
+! the same questions for step 1 of seed 1 as for step 0 of seed 1
+# digits
+- rng = np.random.default_rng([seed, step])
++ rng = np.random.default_rng(int(f"{seed}{step}"))
+! for step 10 of seed 0 as for step 0 of seed 1
+# bits
+- rng = np.random.default_rng([seed, step])
++ rng = np.random.default_rng(seed ^ (step << 3))
+! for step 0 of seed 8 as for step 1 of seed 0
+# a short step
+- rng = np.random.default_rng([seed, step])
++ rng = np.random.default_rng([seed, step % 1000])
+! for step 1000 of seed 0 as for step 0 of seed 0
+# a short seed
+- rng = np.random.default_rng([seed, step])
++ rng = np.random.default_rng([seed % 100, step])
+! for step 0 of seed 100 as for step 0 of seed 0
+# two steps alike
+- rng = np.random.default_rng([seed, step])
++ rng = np.random.default_rng([seed, step // 2])
+! the same questions for step
+# hash of a tuple
+- rng = np.random.default_rng([seed, step])
++ rng = np.random.default_rng(abs(hash((str(seed), step))))
+! another value in every process
+""",
     run=_ask,
     explain=(
         "A step's questions depend only on two numbers, so an interrupted run can be resumed without saving any random "
@@ -178,15 +235,6 @@ def _as_numbers(function, prompts, completions):
     return mx.array(ids.astype(np.int32)), mx.array(seen.astype(np.int32)), mx.array(counted.astype(np.int32))
 
 
-def _prompt_on_the_right(prompts, completions):
-    longest = max(map(len, prompts))
-    ids = mx.array([prompt + [0] * (longest - len(prompt)) for prompt in prompts])
-    mask = mx.array([[int(place < len(prompt)) for place in range(longest)] for prompt in prompts])
-    _, _, is_token = make_batch(prompts, completions)
-    rows = make_batch(prompts, completions)[0][:, longest:]
-    return mx.concatenate([ids, rows], 1), mx.concatenate([mask, mx.ones(rows.shape, dtype=mask.dtype)], 1), is_token
-
-
 def _draw_rows(rng):
     rows = int(rng.integers(1, 5))
     prompts, completions = ([rng.integers(0, 9, rng.integers(1, 6)).tolist() for _ in range(rows)] for _ in range(2))
@@ -222,17 +270,17 @@ BATCH = Exercise(
         ([[2] * 20, [3]], [[4], [5] * 40]),
         *drawn(3, _draw_rows),
     ),
-    mistakes=(
-        Mistake(
-            "prompts padded on the right",
-            _prompt_on_the_right,
-            "The prompts are padded on the right. That leaves a gap between a short prompt and its completion, and "
-            "the logits for the completion's first token are those of a padding token.",
-            1,
-        ),
-        *slips(
-            make_batch,
-            r"""
+    mistakes=slips(
+        make_batch,
+        r"""
+prompts padded on the right
+- ids, mask = left_pad(prompts)
++ widest = max(map(len, prompts))
++ ids = mx.array([prompt + [0] * (widest - len(prompt)) for prompt in prompts])
++ mask = mx.array([[int(place < len(prompt)) for place in range(widest)] for prompt in prompts])
+! The prompts are padded on the right. That leaves a gap between a short prompt and its completion, and the logits for
+! the completion's first token are those of a padding token.
+
 @ is_token = mx.array([[place < len(completion) for place in range(longest)] for completion in completions])
 zeros counted as padding (2)
 + is_token = rows != 0
@@ -268,8 +316,52 @@ a mask of P + T columns (2)
 + return mx.concatenate([ids, rows], axis=1), mx.concatenate([mask, ones], axis=1), is_token
 ! The completion mask has T columns, one for each drawn token.
 """,
-        ),
     ),
+    also_right=r"""
+# NumPy
+def batch_by_numpy(prompts, completions):
+    wide, long = max(map(len, prompts)), max(map(len, completions))
+    ids, mask = np.zeros((2, len(prompts), wide + long), int)
+    counts = np.zeros((len(prompts), long), bool)
+    for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
+        ids[row, wide - len(prompt) : wide + len(completion)] = prompt + completion
+        mask[row, wide - len(prompt) : wide + len(completion)] = 1  # False at the padding after the completion
+        counts[row, : len(completion)] = True
+    return ids, mask, counts
+# a mask of numbers
+def batch_with_a_mask_of_numbers(prompts, completions):
+    ids, mask = left_pad(prompts)
+    lengths = mx.array([[len(each)] for each in completions])
+    columns = mx.arange(max(map(len, completions)))[None]
+    rows = [each + [7] * (columns.size - len(each)) for each in completions]
+    counts = columns < lengths
+    ids = mx.concatenate([ids, mx.where(counts, mx.array(rows), 0)], axis=1)
+    return [ids, mx.concatenate([mask.astype(mx.bool_), counts], axis=1), counts.astype(mx.float32)]
+""",
+    also_wrong=r"""
+# signed ids of 8 bits
+- return mx.concatenate([ids, rows], axis=1), mx.concatenate([mask, ones], axis=1), is_token
++ return mx.concatenate([ids, rows], axis=1).astype(mx.int8), mx.concatenate([mask, ones], axis=1), is_token
+# cut at 5
+- ids, mask = left_pad(prompts)
++ completions = [each[:5] for each in completions]
++ ids, mask = left_pad(prompts)
+# cut at 32
+- ids, mask = left_pad(prompts)
++ completions = [each[:32] for each in completions]
++ ids, mask = left_pad(prompts)
+# ends at the first 1
+- is_token = mx.array([[place < len(completion) for place in range(longest)] for completion in completions])
++ lengths = [row.index(1) + 1 if 1 in row else len(row) for row in completions]
++ is_token = mx.array([[place < length for place in range(longest)] for length in lengths])
+# floats
+lambda prompts, completions: tuple(np.array(each, np.float64) for each in make_batch(prompts, completions))
+! whole numbers
+# ids alone
+lambda prompts, completions: make_batch(prompts, completions)[0]
+# lists of rows
+lambda prompts, completions: ([p + c for p, c in zip(prompts, completions)], [[1]], [[1]])
+""",
     run=_as_numbers,
 )
 
@@ -374,6 +466,37 @@ indices of groups (2)
 ! Those are indices of groups. Return the indices of rows: group 2 of size 3 has rows 6, 7 and 8.
 """,
     ),
+    also_right=r"""
+# NumPy
+def teach_by_numpy(rewards, group_size):
+    groups = np.array(rewards).reshape(-1, group_size)
+    return np.flatnonzero(np.repeat(np.ptp(groups, axis=1) > 0, group_size))
+# sets
+def teach_by_sets(rewards, group_size):
+    groups = [rewards[row - row % group_size :][:group_size] for row in range(len(rewards))]
+    return [row for row, group in enumerate(groups) if len({*group}) > 1]
+""",
+    also_wrong=r"""
+# nearly equal is equal
+- if max(group) > min(group)
++ if max(group) - min(group) > 1e-12
+! with a tolerance
+# rounded
+- if max(group) > min(group)
++ if len({round(each, 9) for each in group}) > 1
+! with a tolerance
+# the sum
+- if max(group) > min(group)
++ if sum(group) != len(group) * group[0]
+# first and last
+- if max(group) > min(group)
++ if group[0] != group[-1]
+# the first four
+- if max(group) > min(group)
++ if len({*group[:4]}) > 1
+# a mask
+lambda rewards, size: np.isin(np.arange(len(rewards)), rows_that_teach(rewards, size))
+""",
     run=lambda function, rewards, size: _plain(function(rewards, size)),
     explain=(
         "DAPO (Yu and others, 2025) calls this dynamic sampling, and also draws new groups to replace the ones it "
@@ -413,30 +536,6 @@ def _learn(function, coins, logits, num_iterations):
     return result[0], losses
 
 
-def _forgets_the_parameters(params, logps_of, loss_of, update, num_iterations):
-    losses = []
-    for _ in range(num_iterations):
-        logps = logps_of(params)
-        loss, grads = mx.value_and_grad(lambda params: loss_of(logps, mx.stop_gradient(logps)))(params)  # noqa: B023
-        params = update(params, grads)
-        losses.append(loss.item())
-    return params, losses
-
-
-def _always_fresh(params, logps_of, loss_of, update, num_iterations):
-    losses = []
-    for _ in range(num_iterations):
-
-        def loss_fn(params):
-            logps = logps_of(params)
-            return loss_of(logps, mx.stop_gradient(logps))
-
-        loss, grads = mx.value_and_grad(loss_fn)(params)
-        params = update(params, grads)
-        losses.append(loss.item())
-    return params, losses
-
-
 def _draw_coins(rng):
     coins = Coins(rng.integers(0, 2, 4).tolist(), np.round(rng.normal(size=4), 2).tolist())
     return coins, rng.normal(size=2).astype(np.float32).tolist(), int(rng.integers(2, 5))
@@ -471,26 +570,23 @@ LEARN = Exercise(
         (Coins([1, 1, 1, 0], [4.0, -1.0, 4.0, 0.0]), [3.0, -3.0], 5),  # a large gradient, and ratios far from 1
         *drawn(3, _draw_coins),
     ),
-    mistakes=(
-        Mistake(
-            "outside of the function",
-            _forgets_the_parameters,
-            "Either the log-probabilities were computed outside the function that is differentiated, so it contains "
-            "no path from the parameters to the loss (mlx-lm-lora had this bug, issues 50 and 55, and its metrics "
-            "looked healthy). Or the old log-probabilities change along with the new ones, so that the ratio is 1 "
-            "whatever the parameters are: they have to be constants.",
-            2,
-        ),
-        Mistake(
-            "old ones each time",
-            _always_fresh,
-            "The old log-probabilities were recomputed for each update, so the ratio is always 1 and nothing is ever "
-            "clipped. They belong to the policy that *drew* the tokens, before the first update.",
-            1,
-        ),
-        *slips(
-            learn,
-            r'''
+    mistakes=slips(
+        learn,
+        r'''
+@ loss, grads = mx.value_and_grad(lambda params: loss_of(logps_of(params), old_logps))(params)
+outside of the function (2)
++ logps = logps_of(params)
++ loss, grads = mx.value_and_grad(lambda params: loss_of(logps, mx.stop_gradient(logps)))(params)
+! Either the log-probabilities were computed outside the function that is differentiated, so it contains no path from
+! the parameters to the loss (mlx-lm-lora had this bug, issues 50 and 55, and its metrics looked healthy). Or the old
+! log-probabilities change along with the new ones, so that the ratio is 1 whatever the parameters are: they have to be
+! constants.
+old ones each time
++ old_logps = mx.stop_gradient(logps_of(params))
++ loss, grads = mx.value_and_grad(lambda params: loss_of(logps_of(params), old_logps))(params)
+! The old log-probabilities were recomputed for each update, so the ratio is always 1 and nothing is ever clipped. They
+! belong to the policy that *drew* the tokens, before the first update.
+
 old ones renewed
 - loss, grads = mx.value_and_grad(lambda params: loss_of(logps_of(params), old_logps))(params)
 + if len(losses) % 4 == 0:
@@ -526,8 +622,52 @@ the last loss alone (3)
 + return params, losses[-1:]
 ! Return all losses, one for each update.
 ''',
-        ),
     ),
+    also_right=r"""
+# old ones from the first pass
+def learn_at_the_first_pass(params, logps_of, loss_of, update, num_iterations):
+    old, losses = None, []
+    for _ in range(num_iterations):
+
+        def loss_fn(params, old=old):
+            logps = logps_of(params)
+            return loss_of(logps, mx.stop_gradient(logps) if old is None else old), logps
+
+        (loss, logps), grads = mx.value_and_grad(loss_fn)(params)
+        old = logps if old is None else old
+        params = update(params, grads)
+        losses.append(float(loss))
+    return params, losses
+# mx.grad
+def learn_with_grad(params, logps_of, loss_of, update, num_iterations):
+    old = mx.array(np.array(logps_of(params)))
+    losses = []
+    while len(losses) < num_iterations:
+        losses.append(loss_of(logps_of(params), old))
+        params = update(params, mx.grad(lambda p: loss_of(logps_of(p), old))(params))
+    return [params, losses]
+""",
+    also_wrong=r"""
+# within e^2
+- loss, grads = mx.value_and_grad(lambda params: loss_of(logps_of(params), old_logps))(params)
++ near = lambda params: old_logps + mx.clip(logps_of(params) - old_logps, -2, 2)
++ loss, grads = mx.value_and_grad(lambda params: loss_of(near(params), old_logps))(params)
+# short gradients
+- params = update(params, grads)
++ params = update(params, {name: mx.clip(each, -1, 1) for name, each in grads.items()})
+# at most four
+- for _ in range(num_iterations):
++ for _ in range(min(num_iterations, 4)):
+# old ones that move
+- loss, grads = mx.value_and_grad(lambda params: loss_of(logps_of(params), old_logps))(params)
++ both = lambda logps: loss_of(logps, logps)
++ loss, grads = mx.value_and_grad(lambda params: both(logps_of(params)))(params)
+! they have to be constants
+# in place
+- params = update(params, grads)
++ params.update(update(params, grads))
+! work on a copy
+""",
     run=_learn,
 )
 
@@ -609,6 +749,22 @@ no warm-up
 ! The rate does not rise in the first steps.
 """,
     ),
+    also_right=r"""
+# interpolation
+lambda step, most, peak, warmup: peak * np.interp(step, [-1, warmup, most], [0, 1, 0])
+# the smaller of two
+lambda step, most, peak, warmup: peak * min((step + 1) / (warmup + 1), (most - step) / (most - warmup))
+""",
+    also_wrong=r"""
+# at least 1e-5
+lambda *settings: max(learning_rate(*settings), 1e-5)
+# at most 2
+lambda *settings: min(learning_rate(*settings), 2.0)
+# a short warm-up
+lambda step, most, peak, warmup: learning_rate(step, most, peak, min(warmup, 12))
+# the peak
+lambda step, most, peak, warmup: peak
+""",
     explain=(
         "GRPO learns without the decline too. The decline adds the last few per cent, because small steps at the end "
         "let the noise of single batches average out. The price is that you have to know the length of the run from "
@@ -629,15 +785,6 @@ def accuracy(task, write, num_problems, batch_size):
         answers = write([problem.prompt for problem in part])
         right += sum(task.is_correct(problem, answer) for problem, answer in zip(part, answers))
     return right / num_problems
-
-
-def _mean_of_means(task, write, num_problems, batch_size):
-    problems, shares = task.held_out(num_problems), []
-    for start in range(0, num_problems, batch_size):
-        part = problems[start : start + batch_size]
-        answers = write([problem.prompt for problem in part])
-        shares.append(sum(task.is_correct(*pair) for pair in zip(part, answers)) / len(part))
-    return sum(shares) / len(shares)
 
 
 def _quiz(function, quiz, num_problems, batch_size):
@@ -674,17 +821,15 @@ ACCURACY = Exercise(
         (Quiz({106}), 7, 3),
         (Quiz({*range(100, 109)}), 9, 4),
     ),
-    mistakes=(
-        Mistake(
-            "mean of the parts' means",
-            _mean_of_means,
-            "That is the mean of the parts' shares. A problem in a smaller last part then counts more than the other "
-            "problems.",
-            2,
-        ),
-        *slips(
-            accuracy,
-            r"""
+    mistakes=slips(
+        accuracy,
+        r"""
+mean of the parts' means (2)
+- right += sum(task.is_correct(problem, answer) for problem, answer in zip(part, answers))
++ right += sum(task.is_correct(problem, answer) for problem, answer in zip(part, answers)) / len(part)
+- return right / num_problems
++ return right / len(range(0, num_problems, batch_size))
+! That is the mean of the parts' shares. A problem in a smaller last part then counts more than the other problems.
 training problems
 - problems = task.held_out(num_problems)
 + problems = task.sample(np.random.default_rng(0), num_problems)
@@ -719,8 +864,28 @@ the first part alone
 + for start in range(0, 1, batch_size):
 ! Only the first part was asked.
 """,
-        ),
     ),
+    also_right=r"""
+# a list of answers
+def accuracy_by_list(task, write, num_problems, batch_size):
+    problems, answers = list(task.held_out(num_problems)), []
+    while len(answers) < len(problems):
+        answers += write([each.prompt for each in problems[len(answers) :][:batch_size]])
+    return np.mean([task.is_correct(*pair) for pair in zip(problems, answers, strict=True)])
+""",
+    also_wrong=r"""
+# four at once
+lambda task, write, num_problems, batch_size: accuracy(task, write, num_problems, 4)
+! at most 2 do
+# contains the answer
+lambda task, write, n, size: np.mean([each.answer in write([each.prompt])[0] for each in task.held_out(n)])
+! gave 1, expected 0.5
+# compared without spaces
+lambda task, write, n, size: np.mean([write([each.prompt])[0].strip() == each.answer for each in task.held_out(n)])
+! letter by letter
+# any text
+lambda task, write, n, size: sum(bool(text) for text in write([each.prompt for each in task.held_out(n)])) / n
+""",
     run=_quiz,
 )
 
@@ -860,6 +1025,32 @@ rows with an advantage
 ! teaches: take what `parts.rows_that_teach` returns.
 """,
     ),
+    also_right=r"""
+import itertools
+# columns
+def step_in_other_words(parts, params, step):
+    asked = parts.questions(step)
+    answers = parts.write(params, asked, step)
+    rewards = parts.reward(asked, answers)
+    rows, pushes = parts.rows_that_teach(rewards), parts.advantages(rewards)
+    metrics = dict(reward=np.mean(rewards), teaching=len(rows) / len(asked))
+    if not rows:
+        return params, metrics
+    num_items = len(list(itertools.chain.from_iterable(answers)))
+    asked, answers, pushes = zip(*((asked[row], answers[row], pushes[row]) for row in rows), strict=True)
+    return [parts.learn(params, list(asked), list(answers), list(pushes), num_items), metrics]
+""",
+    also_wrong=r"""
+# group by group
+- params = parts.learn(params, *chosen, num_items)
++ chosen = [*chosen]
++ for start in range(0, len(rows), parts.group_size):
++     params = parts.learn(params, *(each[start : start + parts.group_size] for each in chosen), num_items)
+# every row
+- rows = parts.rows_that_teach(rewards)
++ rows = [*range(len(rewards))]
+! there are rows of a group that teaches nothing
+""",
 )
 
 
@@ -872,15 +1063,6 @@ def train(take_step, state, max_steps):
         metrics = take_step(state)
         state["step"] += 1
         yield state["step"], metrics
-
-
-def _listed(take_step, state, max_steps):
-    seen = []
-    while state["step"] < max_steps:
-        metrics = take_step(state)
-        state["step"] += 1
-        seen.append((state["step"], metrics))
-    return iter(seen)
 
 
 LOOP = Exercise(
@@ -903,17 +1085,23 @@ LOOP = Exercise(
         "sees the step counted, and an exception in `take_step` leaves the number as it was.",
     ),
     cases=((0, 3, None, None), (0, 5, 2, None), (2, 4, None, None), (0, 4, None, 2), (3, 3, None, None), (1, 6, 1, 5)),
-    mistakes=(
-        Mistake(
-            "a list of all steps",
-            _listed,
-            "All steps were taken before the first one was yielded, so nobody can watch or stop the run. `yield` "
-            "hands over one step at a time.",
-            1,
-        ),
-        *slips(
-            train,
-            r"""
+    mistakes=slips(
+        train,
+        r"""
+a list of all steps
+- while state["step"] < max_steps:
+-     metrics = take_step(state)
+-     state["step"] += 1
+-     yield state["step"], metrics
++ seen = []
++ while state["step"] < max_steps:
++     metrics = take_step(state)
++     state["step"] += 1
++     seen.append((state["step"], metrics))
++ return iter(seen)
+! All steps were taken before the first one was yielded, so nobody can watch or stop the run. `yield` hands over one
+! step at a time.
+
 @ while state["step"] < max_steps:
 counted from 0 (2)
 + for _ in range(max_steps):
@@ -949,8 +1137,51 @@ never counted (3)
 - state["step"] += 1
 ! The steps are not counted, so the loop never ends.
 """,
-        ),
     ),
+    also_right=r"""
+# range
+def train_by_range(take_step, state, max_steps):
+    for number in range(state["step"] + 1, max_steps + 1):
+        metrics = take_step(state)
+        state["step"] = number
+        yield [number, metrics]
+# a class
+class TrainByClass:
+    def __init__(self, take_step, state, max_steps):
+        self.take_step, self.state, self.max_steps = take_step, state, max_steps
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.state["step"] >= self.max_steps:
+            raise StopIteration
+        metrics = self.take_step(self.state)
+        self.state["step"] += 1
+        return self.state["step"], metrics
+""",
+    also_wrong=r"""
+# everything
+lambda take_step, state, most: [(state["step"] + 1, take_step(state)) for _ in range(most - state["step"])]
+! needs an iterator
+# no yield
+- yield state["step"], metrics
+! None, but
+# the first step at once
+import itertools
+
+def eager(take_step, state, max_steps):
+    first = take_step(state) if state["step"] < max_steps else None
+    state["step"] += first is not None
+    return itertools.chain([(state["step"], first)] if first else [], train(take_step, state, max_steps))
+! before the caller asked
+# errors that nobody sees
+- metrics = take_step(state)
++ try:
++     metrics = take_step(state)
++ except RuntimeError:
++     continue
+""",
     run=follow,
     in_place=True,
     explain=(
@@ -1016,6 +1247,20 @@ SAVED = Exercise(
         ),
         Mistake("all", "ABCDEFGH", "That would work, but three are enough.", 1),
     ),
+    also_right=r"""
+# small letters
+"acd"
+# commas
+"A, C, D"
+# a list
+["A", "C", "D"]
+""",
+    also_wrong=r"""
+# one wrong
+"ACE"
+# words
+"AC and the step"
+""",
     explain=(
         "With a KL penalty (beta above 0) you also have to save the reference policy. AdamW keeps two numbers for "
         "every parameter: that is why a checkpoint is three times as large as the model."
