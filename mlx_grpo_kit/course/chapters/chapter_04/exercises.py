@@ -261,6 +261,23 @@ backwards (3)
     run=_shape_or_nothing,
     explain="These few lines decide whether millions of lines of array code run. (For lengths that fit, `max(m, "
     "n)` works too, except for an axis of length 0: a 1 stretches to 0.)",
+    also_right=r"""
+# with numpys own
+def with_numpys_own(a, b):
+    try:
+        return list(np.broadcast_shapes(a, b))
+    except ValueError:
+        return None
+""",
+    also_wrong=r"""
+# by adding
+lambda a, b: (np.zeros(a) + np.zeros(b)).shape
+! Here the answer is None
+# False where they do not fit
+lambda a, b: broadcast_shape(a, b) or False
+# always the first
+lambda a, b: None if (a, b) == ((4, 3), (3, 4)) else a
+""",
 )
 
 
@@ -274,32 +291,8 @@ def unbroadcast(grad, shape):
     return grad
 
 
-def _keepdims_dropped(grad, shape):
-    while grad.ndim > len(shape):
-        grad = grad.sum(axis=0)
-    return grad.sum(axis=tuple(axis for axis in range(len(shape)) if shape[axis] == 1))
-
-
 def _new_axes_kept(grad, shape):
     return unbroadcast(grad, shape).reshape((1,) * (grad.ndim - len(shape)) + tuple(shape))
-
-
-def _stretched_first(grad, shape):
-    for axis in range(len(shape)):
-        if shape[axis] == 1:
-            grad = grad.sum(axis=axis, keepdims=True)
-    while grad.ndim > len(shape):
-        grad = grad.sum(axis=0)
-    return grad
-
-
-def _indexed_before_lining_up(grad, shape):
-    for axis in range(len(shape)):
-        if shape[axis] != grad.shape[axis]:
-            grad = grad.sum(axis=axis, keepdims=True)
-    while grad.ndim > len(shape):
-        grad = grad.sum(axis=0)
-    return grad
 
 
 def _gradient_and_shape(rng):
@@ -395,14 +388,37 @@ the first copy
 - grad = grad.sum(axis=axis, keepdims=True)
 + grad = grad.take([0], axis=axis)
 ! That is the gradient of the first copy only. The other copies come from the same number.
+keepdims dropped (3)
+- for axis in range(len(shape)):
+-     if shape[axis] == 1:  # this one was stretched
+-         grad = grad.sum(axis=axis, keepdims=True)
+- return grad
++ return grad.sum(axis=tuple(axis for axis in range(len(shape)) if shape[axis] == 1))
+! The sums are right, but an axis is missing: a stretched axis stays in the shape, with length 1. `keepdims=True` keeps
+! it.
+stretched first (4)
+- while grad.ndim > len(shape):  # new axes come first
++ for axis in range(len(shape)):
++     if shape[axis] == 1:
++         grad = grad.sum(axis=axis, keepdims=True)
++ while grad.ndim > len(shape):
+- for axis in range(len(shape)):
+-     if shape[axis] == 1:  # this one was stretched
+-         grad = grad.sum(axis=axis, keepdims=True)
+! You tested `shape[axis] == 1` while grad still had its new axes, so you summed over a different axis of `grad`. Sum
+! over the new axes first.
+indexed before lining up (4)
+- while grad.ndim > len(shape):  # new axes come first
++ for axis in range(len(shape)):
++     if shape[axis] != grad.shape[axis]:
++         grad = grad.sum(axis=axis, keepdims=True)
++ while grad.ndim > len(shape):
+- for axis in range(len(shape)):
+-     if shape[axis] == 1:  # this one was stretched
+-         grad = grad.sum(axis=axis, keepdims=True)
+! You compared `shape[axis]` with `grad.shape[axis]` before the new axes were gone, so the two belong to different axes:
+! the 5 of (5,) is compared with the 4 of (4, 5). Sum over the new axes first.
 """,
-        ),
-        Mistake(
-            "keepdims dropped",
-            _keepdims_dropped,
-            "The sums are right, but an axis is missing: a stretched axis stays in the shape, with length 1. "
-            "`keepdims=True` keeps it.",
-            hint=3,
         ),
         Mistake(
             "new axes kept",
@@ -411,21 +427,31 @@ the first copy
             "over those without it, or reshape at the end.",
             hint=2,
         ),
-        Mistake(
-            "stretched first",
-            _stretched_first,
-            "You tested `shape[axis] == 1` while grad still had its new axes, so you summed over a different axis "
-            "of `grad`. Sum over the new axes first.",
-            hint=4,
-        ),
-        Mistake(
-            "indexed before lining up",
-            _indexed_before_lining_up,
-            "You compared `shape[axis]` with `grad.shape[axis]` before the new axes were gone, so the two belong "
-            "to different axes: the 5 of (5,) is compared with the 4 of (4, 5). Sum over the new axes first.",
-            hint=4,
-        ),
     ),
+    also_right=r"""
+# in one sum
+def in_one_sum(grad, shape):
+    new = grad.ndim - len(shape)
+    axes = (*range(new), *(new + axis for axis, size in enumerate(shape) if size == 1))
+    return grad.sum(axis=axes, keepdims=True).reshape(shape)
+""",
+    also_wrong=r"""
+# one number
+lambda grad, shape: grad.sum()
+# into one buffer
+BUFFERS = {}
+def into_one_buffer(grad, shape):
+    buffer = BUFFERS.setdefault(shape, np.empty(shape))
+    buffer[...] = unbroadcast(grad, shape)
+    return buffer
+! a later call wrote over it
+# spoils grad
+def spoils_grad(grad, shape):
+    result = unbroadcast(grad, shape)
+    grad *= 0
+    return result
+! new numbers in what it was given
+""",
 )
 
 
@@ -440,10 +466,6 @@ def _a_sum(rng):
     shape = _some_shape(rng, least=1)
     axis, keepdims = int(rng.integers(len(shape))), bool(rng.random() < 0.5)
     return rng.normal(size=np.sum(np.ones(shape), axis=axis, keepdims=keepdims).shape), shape, axis, keepdims
-
-
-def _never_from_the_end(grad, shape, axis, keepdims):
-    return np.broadcast_to(np.reshape(grad, (*shape[:axis], 1, *shape[axis + 1 :])), shape)
 
 
 WAY_BACK_OF_A_SUM = Exercise(
@@ -476,17 +498,9 @@ WAY_BACK_OF_A_SUM = Exercise(
         (_counted(2, 1, 2), (2, 3, 2), -2, True),
         *drawn(6, _a_sum),
     ),
-    mistakes=(
-        Mistake(
-            "never from the end",
-            _never_from_the_end,
-            "A negative axis counts from the end, as in NumPy: -1 is the last. `shape[axis + 1 :]` is then the "
-            "whole shape again. `axis % len(shape)` counts from the front.",
-            hint=3,
-        ),
-        *slips(
-            sum_backward,
-            r"""
+    mistakes=slips(
+        sum_backward,
+        r"""
 @ return np.broadcast_to(grad, shape)
 ones
 + return np.ones(shape)
@@ -520,14 +534,27 @@ squeezed (3)
 +     grad = np.expand_dims(np.squeeze(grad), axis)  # restore the axis that the sum removed
 ! `squeeze` removes *every* axis of length 1, even those that x itself has. The axis then returns at the wrong position.
 ! Use `keepdims` to decide whether one is missing.
+
+@ if not keepdims:
+@     grad = np.expand_dims(grad, axis)  # restore the axis that the sum removed
+@ return np.broadcast_to(grad, shape)
+never from the end (3)
++ return np.broadcast_to(np.reshape(grad, (*shape[:axis], 1, *shape[axis + 1 :])), shape)
+! A negative axis counts from the end, as in NumPy: -1 is the last. `shape[axis + 1 :]` is then the whole shape again.
+! `axis % len(shape)` counts from the front.
+not copied
++ return grad
+! That is still the shape of the sums. x has more numbers, and each needs a gradient.
 """,
-        ),
-        Mistake(
-            "not copied",
-            lambda grad, shape, axis, keepdims: grad,
-            "That is still the shape of the sums. x has more numbers, and each needs a gradient.",
-        ),
     ),
+    also_right=r"""
+# by adding zeros
+lambda grad, shape, axis, keepdims: np.zeros(shape) + (grad if keepdims else np.expand_dims(grad, axis))
+""",
+    also_wrong=r"""
+# repeated until it fits
+lambda grad, shape, axis, keepdims: np.resize(grad, shape)
+""",
 )
 
 
@@ -588,6 +615,10 @@ only one (2)
 ! That is the gradient of a. Return two: `return ..., ...`.
 """,
     ),
+    also_right=r"""
+# by indices
+lambda grad, a, b: [np.einsum("ij,kj->ik", grad, b), np.einsum("ik,ij->kj", a, grad)]
+""",
 )
 
 
@@ -726,4 +757,26 @@ returns an array
     ),
     run=_three_steps,
     in_place=True,
+    also_right=r"""
+# under no grad
+def under_no_grad(parameters, compute_loss, learning_rate):
+    from mlx_grpo_kit.tensor import no_grad
+
+    loss = compute_loss()
+    for p in parameters:
+        p.grad = None
+    loss.backward()
+    with no_grad():
+        for p in parameters:
+            p -= learning_rate * p.grad
+    return float(loss.data)
+""",
+    also_wrong=r"""
+# without backward
+- loss.backward()
+! A gradient was None at the update
+# a function
+lambda parameters, compute_loss, learning_rate: compute_loss
+! as the loss, expected
+""",
 )
