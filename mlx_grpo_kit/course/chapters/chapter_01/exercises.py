@@ -162,10 +162,9 @@ BOTH_SIDES = Exercise(
         (square, -0.5, 0.5),
         *drawn(2, _point_and_step),
     ),
-    mistakes=(
-        *slips(
-            central_slope,
-            r"""
+    mistakes=slips(
+        central_slope,
+        r"""
 @ return (f(x + h) - f(x - h)) / (2 * h)
 a guard against 0 (2)
 + return (f(x + h) - f(x - h)) / (2 * h + 1e-8)
@@ -202,7 +201,6 @@ distance with its rounding error (2)
 + return (f(x + h) - f(x - h)) / ((x + h) - (x - h))
 ! (x + h) - (x - h) is 0 if h is tiny compared with x, and then you divide by 0. Divide by 2 * h.
 """,
-        ),
     ),
     explain="The errors of the two sides cancel: if you halve h, the error falls to a quarter, not to a half.",
     also_right=r"""

@@ -54,10 +54,9 @@ ONE_NEURON = Exercise(
         *drawn(2, lambda rng: (rng.normal(size=4).tolist(), rng.normal(size=4).tolist(), 2.0)),
     ),
     run=_output_and_gradients,
-    mistakes=(
-        *slips(
-            neuron,
-            r"""
+    mistakes=slips(
+        neuron,
+        r"""
 no bias
 - total = bias
 + total = 0 * bias
@@ -97,7 +96,6 @@ bias outside (2)
 + return total.relu() + bias
 ! The bias belongs inside the relu, which applies to the whole sum.
 """,
-        ),
     ),
 )
 
