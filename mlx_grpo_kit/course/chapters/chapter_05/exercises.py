@@ -8,7 +8,7 @@ import numpy as np
 
 import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.course.compare import Told, show
-from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
+from mlx_grpo_kit.course.exercise import Exercise, drawn
 from mlx_grpo_kit.course.slips import slips
 from mlx_grpo_kit.tensor.rules.rule import Rule
 
@@ -78,10 +78,9 @@ SILU = Exercise(
         ([1.0, -1.0],),
         *drawn(2, lambda rng: ((3 * rng.normal(size=(2, 3))).tolist(),)),
     ),
-    mistakes=(
-        *slips(
-            silu,
-            r"""
+    mistakes=slips(
+        silu,
+        r"""
 @ return grad * ctx.s * (1 + ctx.x * (1 - ctx.s))
 slope alone (3)
 + return ctx.s * (1 + ctx.x * (1 - ctx.s))
@@ -119,11 +118,47 @@ kept outside of ctx
 ! Between this call's forward and backward, another silu was computed and overwrote the stored values. Store what
 ! backward needs in `ctx`: each call has its own.
 """,
-        ),
     ),
     run=lambda function, numbers: _quietly(_as_function, function, numbers),
     explain="The kit's own silu is in rules/elementwise.py. It saves only x and computes s a second time in "
     "backward. Every rule has to choose between time and memory in this way.",
+    also_right=r"""
+# silu that saves x alone
+- ctx.s = 1 / (1 + np.exp(-x))
+- return x * ctx.s
++ return x / (1 + np.exp(-x))
+- return grad * ctx.s * (1 + ctx.x * (1 - ctx.s))
++ s = 1 / (1 + np.exp(-ctx.x))
++ return grad * (s + ctx.x * s * (1 - s))
+""",
+    also_wrong=r"""
+# silu that spoils x
+- ctx.x = x
+- ctx.s = 1 / (1 + np.exp(-x))
+- return x * ctx.s
++ ctx.x = x.copy()
++ ctx.s = 1 / (1 + np.exp(-x))
++ x *= ctx.s
++ return x.copy()
+! forward writes into an array that other operations use too
+# silu that spoils x in backward
+- return grad * ctx.s * (1 + ctx.x * (1 - ctx.s))
++ slope = ctx.s * (1 + ctx.x * (1 - ctx.s))
++ ctx.x[...] = 0
++ return grad * slope
+! are read-only: other operations use them too
+# an array
+lambda x: x.data * 0.5
+! which is not a Tensor. Return Silu.apply(x)
+# the kit's own
+lambda x: T.silu(x)
+! the result of the kit's own Silu
+# no backward
+- @staticmethod
+- def backward(ctx, grad):
+-     return grad * ctx.s * (1 + ctx.x * (1 - ctx.s))
+! raised NotImplementedError: a Function needs a backward
+""",
 )
 
 
@@ -132,12 +167,6 @@ def max_backward(g, x):
     wins = x == x.max(axis=1, keepdims=True)
     share = wins / wins.sum(axis=1, keepdims=True)
     return g[:, None] * share
-
-
-def _all_to_the_first(g, x):
-    out = np.zeros_like(x)
-    out[np.arange(len(x)), x.argmax(axis=1)] = g
-    return out
 
 
 def _rows_with_ties(rng):
@@ -168,10 +197,9 @@ LARGEST = Exercise(
         *drawn(4, _rows_with_ties),
         *drawn(2, lambda rng: (rng.normal(size=3), rng.normal(size=(3, 4)))),
     ),
-    mistakes=(
-        *slips(
-            max_backward,
-            r"""
+    mistakes=slips(
+        max_backward,
+        r"""
 all to every tie (2)
 - share = wins / wins.sum(axis=1, keepdims=True)
 + share = wins
@@ -207,16 +235,45 @@ isclose
 + wins = np.isclose(x, x.max(axis=1, keepdims=True))
 ! The maximum distinguishes two numbers that differ only in their last digit, so they are not a tie: compare with `==`,
 ! and do not round. (The maximum is a copy of an element, not a computed number.)
+
+all to the first
+- wins = x == x.max(axis=1, keepdims=True)
+- share = wins / wins.sum(axis=1, keepdims=True)
+- return g[:, None] * share
++ out = np.zeros_like(x)
++ out[np.arange(len(x)), x.argmax(axis=1)] = g
++ return out
+! That is argmax's answer: the first of several equal numbers gets everything, as in torch.max(x, 1). torch.amax and
+! this kit share.
 """,
-        ),
-        Mistake(
-            "all to the first",
-            _all_to_the_first,
-            "That is argmax's answer: the first of several equal numbers gets everything, as in torch.max(x, 1). "
-            "torch.amax and this kit share.",
-        ),
     ),
     run=_quietly,
+    also_right=r"""
+# max in a loop
+def max_in_a_loop(g, x):
+    out = np.zeros_like(x)
+    for i, row in enumerate(x):
+        places = np.flatnonzero(row == row.max())
+        out[i, places] = g[i] / len(places)
+    return out
+""",
+    also_wrong=r"""
+# max that spoils x
+- wins = x == x.max(axis=1, keepdims=True)
++ x -= x.max(axis=1, keepdims=True)
++ wins = x == 0
+! new numbers in what it was given
+# a tolerance for rounding
+- wins = x == x.max(axis=1, keepdims=True)
++ wins = np.abs(x - x.max(axis=1, keepdims=True)) < 1e-13
+! two numbers that differ only in their last digit
+# a larger tolerance
+- wins = x == x.max(axis=1, keepdims=True)
++ wins = np.abs(x - x.max(axis=1, keepdims=True)) < 1e-6
+! two numbers that differ only in their last digit
+# the places
+lambda g, x: x.argmax(axis=1)
+""",
 )
 
 
@@ -224,15 +281,6 @@ def softmax_backward(g, p):
     """The gradient of the logits, from the gradient g of p = softmax(logits). All are [R, C]."""
     mean = (g * p).sum(axis=1, keepdims=True)
     return p * (g - mean)
-
-
-def _a_jacobian_each(g, p):
-    return np.stack([gi @ (np.diag(pi) - np.outer(pi, pi)) for gi, pi in zip(g, p, strict=True)])
-
-
-def _all_jacobians_at_once(g, p):
-    jacobians = p[:, :, None] * np.eye(p.shape[1]) - p[:, :, None] * p[:, None, :]
-    return np.einsum("ri,rij->rj", g, jacobians)
 
 
 def _without_tables(function, g, p):
@@ -278,10 +326,9 @@ SOFTMAX = Exercise(
         *drawn(1, _g_and_p(2000, 3)),
         *drawn(1, _g_and_p(2, 500)),
     ),
-    mistakes=(
-        *slips(
-            softmax_backward,
-            r"""
+    mistakes=slips(
+        softmax_backward,
+        r"""
 @ return p * (g - mean)
 the diagonal alone
 + return p * (g * (1 - p))
@@ -308,31 +355,31 @@ of the logarithm (3)
 + mean = g.sum(axis=1, keepdims=True)
 + return g - p * mean
 ! That is the rule of log_softmax, where the 1 / p of the logarithm has cancelled the p in front.
+
+@ mean = (g * p).sum(axis=1, keepdims=True)
+@ return p * (g - mean)
+a loop over the rows (2)
++ return np.array([pi * (gi - gi @ pi) for gi, pi in zip(g, p, strict=True)])
+! The numbers are right and you build no Jacobian, but a Python loop runs over the rows. NumPy computes all rows at once
+! if you keep the axis of the sum: `(g * p).sum(axis=1, keepdims=True)`.
+a Jacobian for each row
++ return np.stack([gi @ (np.diag(pi) - np.outer(pi, pi)) for gi, pi in zip(g, p, strict=True)])
+! The numbers are right for small arrays, but each row costs a Jacobian and a pass of a Python loop: for the 151,936
+! tokens of Qwen3 that is 92 GB per row. You only need the mean of each row.
+all Jacobians at once
++ jacobians = p[:, :, None] * np.eye(p.shape[1]) - p[:, :, None] * p[:, None, :]
++ return np.einsum("ri,rij->rj", g, jacobians)
+! The numbers are right and the loop is gone, but you still build all Jacobians, [R, C, C]. You only need the mean of
+! each row.
 """,
-        ),
-        Mistake(
-            "a loop over the rows",
-            lambda g, p: np.array([pi * (gi - gi @ pi) for gi, pi in zip(g, p, strict=True)]),
-            "The numbers are right and you build no Jacobian, but a Python loop runs over the rows. NumPy computes "
-            "all rows at once if you keep the axis of the sum: `(g * p).sum(axis=1, keepdims=True)`.",
-            hint=2,
-        ),
-        Mistake(
-            "a Jacobian for each row",
-            _a_jacobian_each,
-            "The numbers are right for small arrays, but each row costs a Jacobian and a pass of a Python loop: "
-            "for the 151,936 tokens of Qwen3 that is 92 GB per row. You only need the mean of each row.",
-        ),
-        Mistake(
-            "all Jacobians at once",
-            _all_jacobians_at_once,
-            "The numbers are right and the loop is gone, but you still build all Jacobians, [R, C, C]. You only "
-            "need the mean of each row.",
-        ),
     ),
     run=_without_tables,
     work=20,
     explain="The formula needs the result p and not the logits, so the kit's rule saves p.",
+    also_right=r"""
+# softmax with einsum
+lambda g, p: g * p - p * np.einsum("ij,ij->i", g, p)[:, None]
+""",
 )
 
 
@@ -431,6 +478,49 @@ without keepdims (3)
     run=_quietly,
     explain="The formula has the same form as softmax's: subtract something from g, and multiply. Here you "
     "subtract the part of g along y, the direction that a norm ignores.",
+    also_right=r"""
+import torch
+import torch.nn.functional as F
+
+# rms norm with einsum
+def rms_norm_with_einsum(g, x, eps=1e-6):
+    r = np.sqrt(np.einsum("ij,ij->i", x, x) / x.shape[1] + eps)[:, None]
+    return g / r - x * np.einsum("ij,ij->i", g, x)[:, None] / (x.shape[1] * r**3)
+# rms norm in a loop
+def rms_norm_in_a_loop(g, x, eps=1e-6):
+    rows = []
+    for gi, xi in zip(g, x, strict=True):
+        r = np.sqrt((xi**2).mean() + eps)
+        rows.append(gi @ (np.eye(len(xi)) / r - np.outer(xi, xi) / (len(xi) * r**3)))
+    return rows
+# rms norm by torch
+def by_torch(g, x, eps=1e-6):
+    leaf = torch.tensor(x, requires_grad=True)
+    F.rms_norm(leaf, (x.shape[1],), eps=eps).backward(torch.tensor(g))
+    return leaf.grad.numpy()
+""",
+    also_wrong=r"""
+# norm that spoils g
+def norm_that_spoils_g(g, x, eps=1e-6):
+    r = np.sqrt((x * x).mean(axis=1, keepdims=True) + eps)
+    g -= x / r * (g * x / r).mean(axis=1, keepdims=True)
+    return g / r
+! new numbers in what it was given
+# norm that is measured
+def norm_that_is_measured(g, x, eps=1e-6):
+    def loss(x):
+        return (g * x / np.sqrt((x * x).mean(axis=1, keepdims=True) + eps)).sum()
+
+    def nudge(index):
+        step = np.zeros_like(x)
+        step[index] = 1e-6
+        return (loss(x + step) - loss(x - step)) / 2e-6
+
+    return np.array([nudge(index) for index in np.ndindex(*x.shape)]).reshape(x.shape)
+# in float32
+lambda g, x, *eps: rms_norm_backward(g.astype(np.float32), x.astype(np.float32), *eps)
+! right as far as float32 goes
+""",
 )
 
 
@@ -512,6 +602,25 @@ mean taken out
 """,
     ),
     run=_quietly,
+    also_right=r"""
+# by logaddexp
+lambda x: np.logaddexp.reduce(x, axis=1)
+""",
+    also_wrong=r"""
+# logsumexp that spoils x
+- largest = x.max(axis=1)
+- return largest + np.log(np.exp(x - largest[:, None]).sum(axis=1))
++ largest = x.max(axis=1)
++ x -= largest[:, None]
++ return largest + np.log(np.exp(x).sum(axis=1))
+! new numbers in what it was given
+# in the dtype of x
+lambda x: np.logaddexp.reduce(x, axis=1).astype(x.dtype)
+# a little more than the sum
+lambda x: x.max(1) + np.log(np.exp(x - x.max(1, keepdims=True)).sum(1) + 1e-6)
+# in long doubles
+lambda x: np.log(np.exp(x.astype(np.longdouble)).sum(axis=1))
+""",
 )
 
 
@@ -595,6 +704,17 @@ largest of all
 """,
     ),
     run=_quietly,
+    also_right=r"""
+# cross entropy with one hot
+lambda logits, targets: (T.softmax(T.Tensor(logits)).data - np.eye(logits.shape[1])[targets]) / len(targets)
+""",
+    also_wrong=r"""
+# cross entropy that spoils the logits
+- powers = np.exp(logits - logits.max(axis=1, keepdims=True))
++ logits -= logits.max(axis=1, keepdims=True)
++ powers = np.exp(logits)
+! new numbers in what it was given
+""",
 )
 
 
@@ -691,6 +811,31 @@ a zero inside (2)
     explain="T.safe_sqrt does this with one rule. `T.sqrt(T.where(x > 0, x, 0.0))` would give the same numbers: "
     "where's own rule, np.where(condition, g, 0), filters out an infinity, while a multiplication by 0 would turn "
     "it into nan. Two wheres never produce an infinity, and they work for any function.",
+    also_right=r"""
+# root with the kits own
+lambda x: T.safe_sqrt(x)
+# a 1 in place of the others
+lambda x: T.sqrt(T.where(x > 0, x, 1.0)) * (x > 0)
+""",
+    also_wrong=r"""
+# a tiny number inside
+lambda x: T.sqrt(T.where(x > 0, x, 1e-30))
+! 0 zeros in the result
+# by NumPy
+lambda x: np.sqrt(x)
+! raised TypeError: np.sqrt got a Tensor
+# an array
+lambda x: np.sqrt(np.maximum(x.data, 0))
+! x gets no gradient at all
+# cut off
+lambda x: T.sqrt(T.relu(x.detach()))
+! x gets no gradient at all
+# a Tensor of its own
+lambda x: T.Tensor(np.sqrt(np.maximum(x.data, 0)))
+! x gets no gradient at all
+# tiny numbers as 0
+lambda x: root_or_zero(T.where(x > 1e-16, x, 0.0))
+""",
 )
 
 
@@ -701,11 +846,6 @@ def pow_backward(g, base, exponent):
     is_hole = (base == 0) & (exponent >= 0)
     for_exponent = np.where(is_hole, 0, g * out * np.log(base))
     return for_base, for_exponent
-
-
-def _nan_to_num(g, base, exponent):
-    slopes = g * exponent * base ** (exponent - 1), g * base**exponent * np.log(base)
-    return tuple(np.where(np.isnan(slope), 0, slope) for slope in slopes)
 
 
 POWER = Exercise(
@@ -734,10 +874,9 @@ POWER = Exercise(
         (_array([[2, -1], [0.5, 3]]), _array([[0, 1e-9], [1e-9, 0]]), _array([[0.5, 0.5], [2, 1e-9]])),
         *drawn(2, lambda rng: (rng.normal(size=(2, 3)), rng.uniform(0.1, 3, size=(2, 3)), rng.normal(size=(2, 3)))),
     ),
-    mistakes=(
-        *slips(
-            pow_backward,
-            r"""
+    mistakes=slips(
+        pow_backward,
+        r"""
 formulas alone (2)
 - for_base = np.where(exponent == 0, 0, g * exponent * base ** (exponent - 1))
 - is_hole = (base == 0) & (exponent >= 0)
@@ -783,15 +922,21 @@ logarithm of the exponent
 - for_exponent = np.where(is_hole, 0, g * out * np.log(base))
 + for_exponent = np.where(is_hole, 0, g * out * np.log(exponent))
 ! a ** b is e ** (b * log(a)): the logarithm is that of the base.
+every nan to 0 (2)
+- out = base**exponent
+- for_base = np.where(exponent == 0, 0, g * exponent * base ** (exponent - 1))
+- is_hole = (base == 0) & (exponent >= 0)
+- for_exponent = np.where(is_hole, 0, g * out * np.log(base))
+- return for_base, for_exponent
++ slopes = g * exponent * base ** (exponent - 1), g * base**exponent * np.log(base)
++ return tuple(np.where(np.isnan(slope), 0, slope) for slope in slopes)
+! If you turn every nan into 0, you hide the honest ones: the exponent of a negative base has no slope, and the nan says
+! so.
 """,
-        ),
-        Mistake(
-            "every nan to 0",
-            _nan_to_num,
-            "If you turn every nan into 0, you hide the honest ones: the exponent of a negative base has no slope, "
-            "and the nan says so.",
-            hint=2,
-        ),
     ),
     run=_quietly,
+    also_wrong=r"""
+# without edges
+lambda g, base, exponent: g * exponent * base ** (exponent - 1)
+""",
 )
