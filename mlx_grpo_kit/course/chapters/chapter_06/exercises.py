@@ -40,28 +40,6 @@ def numeric_gradient(f, x, h=1e-5):
     return gradient
 
 
-def _never_puts_back(f, x, h=1e-5):
-    x = x if x.dtype == float else x.astype(float)
-    gradient = np.zeros(x.shape)
-    for index in np.ndindex(x.shape):
-        x[index] += h
-        ahead = f(x)
-        x[index] -= 2 * h
-        gradient[index] = (ahead - f(x)) / (2 * h)
-    return gradient
-
-
-def _puts_back_by_computing(f, x, h=1e-5):
-    gradient = np.zeros(x.shape)
-    for index in np.ndindex(x.shape):
-        x[index] += h
-        ahead = f(x)
-        x[index] -= 2 * h
-        gradient[index] = (ahead - f(x)) / (2 * h)
-        x[index] += h
-    return gradient
-
-
 def _not_of_torch(function, *arguments):
     """The slopes. Later cells subtract them from NumPy arrays, which torch tensors do not allow."""
     slopes = function(*arguments)
@@ -94,10 +72,9 @@ NUMERIC_GRADIENT = Exercise(
         (sum_of_cubes, np.array([0.5, -2.0]), 0.25),
         *drawn(2, lambda rng: (products_of_rows, rng.normal(size=(3, 2, 1)))),
     ),
-    mistakes=(
-        *slips(
-            numeric_gradient,
-            r'''
+    mistakes=slips(
+        numeric_gradient,
+        r'''
 @ gradient[index] = (f(ahead) - f(behind)) / (2 * h)
 one side
 + gradient[index] = (f(ahead) - f(x)) / h
@@ -148,23 +125,59 @@ a step that grows with x (3)
 +     h = step * max(1, abs(x[index]))
 ! Your step is longer where x is larger. For numbers of many sizes that is a good rule, but here `h` is an argument: use
 ! the given step.
+never puts back
+- x = np.array(x, dtype=float)
++ x = x if x.dtype == float else x.astype(float)
+- ahead, behind = x.copy(), x.copy()
+- ahead[index] += h
+- behind[index] -= h
+- gradient[index] = (f(ahead) - f(behind)) / (2 * h)
++ x[index] += h
++ ahead = f(x)
++ x[index] -= 2 * h
++ gradient[index] = (ahead - f(x)) / (2 * h)
+! The element stays moved, so all later slopes are measured at another point, and the caller's x is changed. Work on
+! copies.
+puts back by computing (2)
+- x = np.array(x, dtype=float)
+  gradient = np.zeros(x.shape)
+  for index in np.ndindex(x.shape):
+-     ahead, behind = x.copy(), x.copy()
+-     ahead[index] += h
+-     behind[index] -= h
+-     gradient[index] = (f(ahead) - f(behind)) / (2 * h)
++     x[index] += h
++     ahead = f(x)
++     x[index] -= 2 * h
++     gradient[index] = (ahead - f(x)) / (2 * h)
++     x[index] += h
+! If you add h, subtract 2 * h and add h again, you do not always get the old number back: floats keep a rounding error,
+! and an integer array cuts 1 - 2 * h down to 0. Work on a float copy.
 ''',
-        ),
-        Mistake(
-            "never puts back",
-            _never_puts_back,
-            "The element stays moved, so all later slopes are measured at another point, and the caller's x is "
-            "changed. Work on copies.",
-        ),
-        Mistake(
-            "puts back by computing",
-            _puts_back_by_computing,
-            "If you add h, subtract 2 * h and add h again, you do not always get the old number back: floats keep "
-            "a rounding error, and an integer array cuts 1 - 2 * h down to 0. Work on a float copy.",
-            hint=2,
-        ),
     ),
     run=_not_of_torch,
+    also_right=r"""
+# a list
+lambda f, x, h=1e-5: numeric_gradient(f, x, h).tolist()
+# in one buffer
+def in_one_buffer(f, x, h=1e-5):
+    moved, gradient = np.array(x, dtype=float), []
+    for index in np.ndindex(moved.shape):
+        kept = moved[index]
+        moved[index] = kept + h
+        ahead = f(moved)
+        moved[index] = kept - h
+        gradient.append((ahead - f(moved)) / (2 * h))
+        moved[index] = kept
+    return np.reshape(gradient, moved.shape)
+""",
+    also_wrong=r"""
+import torch
+
+# a tensor
+lambda f, x, h=1e-5: torch.tensor(numeric_gradient(f, x, h))
+! need a NumPy array
+""",
 )
 
 
@@ -216,10 +229,9 @@ CLOSE = Exercise(
         (np.array([1.0 + 1e-9]), np.array([1.0]), 1e-12, 0.0),
         *drawn(6, _nearly_alike),
     ),
-    mistakes=(
-        *slips(
-            is_close,
-            r"""
+    mistakes=slips(
+        is_close,
+        r"""
 @ return bool(np.all(difference <= atol + rtol * np.abs(numeric)))
 absolute only
 + return bool(np.all(difference <= atol))
@@ -269,18 +281,31 @@ errors cancel (2)
 + difference = np.abs(np.mean(analytic - numeric))
 + return bool(np.all(difference <= atol + rtol * np.mean(np.abs(numeric))))
 ! In a mean, errors of +0.1 and -0.1 cancel. Compare every element.
+nan equals nan (2)
+- difference = np.abs(analytic - numeric)
+- return bool(np.all(difference <= atol + rtol * np.abs(numeric)))
++ return np.allclose(analytic, numeric, rtol, atol, equal_nan=True)
+! Two nans passed as equal. If both gradients are nan, they do not agree: leave out `equal_nan`.
 """,
-        ),
-        Mistake(
-            "nan equals nan",
-            lambda analytic, numeric, rtol=1e-5, atol=1e-7: np.allclose(analytic, numeric, rtol, atol, equal_nan=True),
-            "Two nans passed as equal. If both gradients are nan, they do not agree: leave out `equal_nan`.",
-            hint=2,
-        ),
     ),
     run=_a_bool,
     explain="NumPy has this function: np.allclose(analytic, numeric, rtol, atol). The order matters a little, "
     "because rtol is multiplied by the second array.",
+    also_right=r"""
+# by NumPy
+lambda a, n, rtol=1e-5, atol=1e-7: np.allclose(a, n, rtol, atol)
+# an array of one truth value
+lambda a, n, rtol=1e-5, atol=1e-7: np.array(np.allclose(a, n, rtol, atol))
+""",
+    also_wrong=r"""
+# a number
+lambda a, n, rtol=1e-5, atol=1e-7: 1.0
+! gave 1, expected True
+# within one of two
+- return bool(np.all(difference <= atol + rtol * np.abs(numeric)))
++ return bool(np.all((difference <= atol) | (difference <= rtol * np.abs(numeric))))
+! An element may use both
+""",
 )
 
 
@@ -346,6 +371,10 @@ an h of its own
 """,
     ),
     explain="There is no subtraction, so you lose no digits, and h can be as small as you like.",
+    also_right=r"""
+# by complex
+lambda f, x, h=1e-20: f(x + complex(0, h)).imag / h
+""",
 )
 
 
@@ -360,15 +389,6 @@ def my_gradcheck(fn, x):
         return np.sum(fn(T.Tensor(array)).data * weights)
 
     return is_close(leaf.grad, numeric_gradient(weighted_sum, x))
-
-
-def _never_backward(fn, x):
-    weights = np.random.default_rng(0).normal(size=fn(T.Tensor(x)).shape)
-
-    def weighted_sum(array):
-        return np.sum(fn(T.Tensor(array)).data * weights)
-
-    return is_close(numeric_gradient(weighted_sum, x, 1e-5), numeric_gradient(weighted_sum, x, 1e-4), 1e-3, 1e-3)
 
 
 def _patient(operation, words, breaking=nullcontext):
@@ -478,10 +498,9 @@ OWN_GRADCHECK = Exercise(
         "`return is_close(leaf.grad, numeric_gradient(weighted_sum, x))`",
     ),
     cases=tuple((fn, GRID) for fn in (*HEALTHY, *SICK)),
-    mistakes=(
-        *slips(
-            my_gradcheck,
-            r"""
+    mistakes=slips(
+        my_gradcheck,
+        r"""
 @ weights = np.random.default_rng(0).normal(size=out.shape)
 plain sum (2)
 + weights = np.ones(out.shape)
@@ -530,16 +549,42 @@ sizes alone (4)
 positions ignored (4)
 + return is_close(np.sort(leaf.grad, axis=None), np.sort(numeric_gradient(weighted_sum, x), axis=None))
 ! The right numbers at the wrong positions got through: compare element by element.
+
+never backward
+- leaf = T.Tensor(x, requires_grad=True)
+- out = fn(leaf)
+- weights = np.random.default_rng(0).normal(size=out.shape)
+- out.backward(weights)
++ weights = np.random.default_rng(0).normal(size=fn(T.Tensor(x)).shape)
+- return is_close(leaf.grad, numeric_gradient(weighted_sum, x))
++ return is_close(numeric_gradient(weighted_sum, x, 1e-5), numeric_gradient(weighted_sum, x, 1e-4), 1e-3, 1e-3)
+! Everything passes, because you compare the measured slopes with themselves. Where is the gradient from backward,
+! `leaf.grad`?
 """,
-        ),
-        Mistake(
-            "never backward",
-            _never_backward,
-            "Everything passes, because you compare the measured slopes with themselves. Where is the gradient "
-            "from backward, `leaf.grad`?",
-        ),
     ),
     run=_examined,
+    also_right=r"""
+# uniform weights
+- weights = np.random.default_rng(0).normal(size=out.shape)
++ weights = np.random.default_rng(5).uniform(1, 2, out.shape)
+# by NumPy's allclose
+- weights = np.random.default_rng(0).normal(size=out.shape)
++ weights = np.random.default_rng(5).normal(size=out.shape)
+- return is_close(leaf.grad, numeric_gradient(weighted_sum, x))
++ return np.allclose(leaf.grad, numeric_gradient(weighted_sum, x))
+""",
+    also_wrong=r"""
+# weighted with a star
+- weights = np.random.default_rng(0).normal(size=out.shape)
+- out.backward(weights)
++ weights = np.random.default_rng(3).uniform(1, 2, out.shape)
++ (out * weights).sum().backward()
+! `out * weights` is an operation of the engine too
+# other weights, one for a column
+- weights = np.random.default_rng(0).normal(size=out.shape)
++ weights = np.random.default_rng(5).normal(size=out.shape[-1:]) * np.ones(out.shape)
+! Outputs with equal weights can hide errors
+""",
 )
 
 
@@ -643,6 +688,22 @@ swapped (2)
 ''',
     ),
     run=_a_pair,
+    also_right=r"""
+# an array
+lambda f, gradient, x, direction, h=1e-5: np.array(two_slopes(f, gradient, x, direction, h))
+""",
+    also_wrong=r"""
+# the whole gradient
+lambda f, gradient, x, d, h=1e-5: (np.sum(gradient * d), np.sum(numeric_gradient(f, x, h) * d))
+! an answer after 12 runs of f, but two are enough
+# slopes that move x
+def slopes_that_move_x(f, gradient, x, direction, h=1e-5):
+    x += h * direction
+    ahead = f(x)
+    x -= 2 * h * direction
+    return np.sum(gradient * direction), (ahead - f(x)) / (2 * h)
+! new numbers in what it was given
+""",
 )
 
 
@@ -654,21 +715,6 @@ def culprits(differs, numbers):
         return numbers
     half = len(numbers) // 2
     return culprits(differs, numbers[:half]) + culprits(differs, numbers[half:])
-
-
-def _first_half_only(differs, numbers):
-    if len(numbers) <= 1:
-        return numbers if differs(numbers) else []
-    half = len(numbers) // 2
-    return _first_half_only(differs, numbers[:half] if differs(numbers[:half]) else numbers[half:])
-
-
-def _guilty_unless_asked(differs, numbers):
-    if len(numbers) <= 1:
-        return numbers
-    half = len(numbers) // 2
-    guilty = [part for part in (numbers[:half], numbers[half:]) if differs(part)]
-    return [each for part in guilty for each in _guilty_unless_asked(differs, part)]
 
 
 def _with_a_bill(function, wrong, numbers):
@@ -737,6 +783,25 @@ all or nothing
 - if len(numbers) == 1:
 + if True:
 ! That is the whole list: some of its numbers are guilty, but not all. Continue with its halves.
+one half (2)
+- if len(numbers) == 0 or not differs(numbers):
+-     return []
+- if len(numbers) == 1:
+-     return numbers
++ if len(numbers) <= 1:
++     return numbers if differs(numbers) else []
+- return culprits(differs, numbers[:half]) + culprits(differs, numbers[half:])
++ return culprits(differs, numbers[:half] if differs(numbers[:half]) else numbers[half:])
+! Your search stops at the first culprit. If one half has a culprit, the other may have one too.
+guilty without a check (3)
+- if len(numbers) == 0 or not differs(numbers):
+-     return []
+- if len(numbers) == 1:
++ if len(numbers) <= 1:
+- return culprits(differs, numbers[:half]) + culprits(differs, numbers[half:])
++ guilty = [part for part in (numbers[:half], numbers[half:]) if differs(part)]
++ return [each for part in guilty for each in culprits(differs, part)]
+! You returned a single clean number as guilty, without checking it. Check it before you return it.
 """,
         ),
         Mistake(
@@ -745,24 +810,27 @@ all or nothing
             "You found all of them, but at the full price. If a whole list is clean, you need not check its elements.",
         ),
         Mistake(
-            "one half",
-            _first_half_only,
-            "Your search stops at the first culprit. If one half has a culprit, the other may have one too.",
-            hint=2,
-        ),
-        Mistake(
-            "guilty without a check",
-            _guilty_unless_asked,
-            "You returned a single clean number as guilty, without checking it. Check it before you return it.",
-            hint=3,
-        ),
-        Mistake(
             "places for numbers",
             lambda differs, numbers: [numbers.index(each) for each in culprits(differs, numbers)],
             "Those are positions in the list. Return the numbers at these positions: the list need not begin with 0.",
         ),
     ),
     run=_with_a_bill,
+    also_right=r"""
+# as a generator
+def as_a_generator(differs, numbers):
+    yield from culprits(differs, numbers)
+# a set
+lambda differs, numbers: set(culprits(differs, numbers))
+""",
+    also_wrong=r"""
+# the places
+lambda differs, numbers: [i for i, number in enumerate(numbers) if differs([number])]
+! more than 100 calls of differs: True
+# the number itself
+lambda differs, numbers: [[137]]
+! gave [[137]], which is not a list of numbers
+""",
 )
 
 
@@ -799,4 +867,20 @@ FOUR_PATIENTS = Exercise(
     mistakes=tuple(_one_wrong()),
     explain="Patient 1 is clip, which lets everything through. Patient 2 is layer_norm without the mean of g. "
     "Patient 3 is tanh of a product, and it is healthy. Patient 4 is a matrix product with a transposed gradient.",
+    also_right=r"""
+import numpy as np
+
+# with commas
+"f, e, g, c"
+# an array
+np.array(list("FEGC"))
+""",
+    also_wrong=r"""
+# two of four
+"FECG"
+! 2 of the 4 are right.
+# three letters
+"FEG"
+! is not a string of 4 letters
+""",
 )
