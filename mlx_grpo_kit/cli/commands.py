@@ -16,9 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mlx_grpo_kit.cli.parser import EVAL_EVERY, EVAL_PROBLEMS, SAVE_EVERY, build_parser
-from mlx_grpo_kit.cli.settings import SETTINGS
 from mlx_grpo_kit.cli.terminal import escaped, open_standard_streams, say
+from mlx_grpo_kit.grpo.config import GRPOConfig
 from mlx_grpo_kit.grpo.recipe import MAX_STEPS
+from mlx_grpo_kit.grpo.settings import rules_of
 from mlx_grpo_kit.runs.record import KEEP
 
 # MLX, rich and the kit's own parts are imported inside the commands, so that --help and errors about typing appear at
@@ -82,8 +83,7 @@ def _train(options: argparse.Namespace) -> int:
     from mlx_grpo_kit.cli.training_run import train
 
     _find_tasks_here()
-    names = [setting.name for group in SETTINGS.values() for setting in group]
-    given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    given = {name: value for name in rules_of(GRPOConfig) if (value := getattr(options, name)) is not None}
     args = {name: None if value == math.inf else value for name, value in given.items()}
     if options.enable_thinking is not None:
         args["chat_template_kwargs"] = args.get("chat_template_kwargs", {}) | {

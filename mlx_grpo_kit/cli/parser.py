@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from mlx_grpo_kit.cli.settings import SETTINGS
+from mlx_grpo_kit.cli.settings import add_settings
 from mlx_grpo_kit.cli.values import amount, count, name, named_value, names, number, positive, seed, whole_number
 from mlx_grpo_kit.grpo.recipe import MAX_STEPS, TINY_NAME
 from mlx_grpo_kit.runs.record import KEEP
@@ -129,10 +129,7 @@ def _add_train(commands: Any) -> None:
     )
     again.add_argument("--resume", action="store_true", help=words)
     again.add_argument("--overwrite", action="store_true", help="replace the run in DIR")
-    for title, settings in SETTINGS.items():
-        group = train.add_argument_group(title)
-        for setting in settings:
-            setting.add_to(group)
+    add_settings(train)
 
 
 def _add_generate(commands: Any) -> None:

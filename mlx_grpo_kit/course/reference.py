@@ -7,6 +7,7 @@ without importing it, so no framework needs to be installed.
 from __future__ import annotations
 
 import ast
+import inspect
 import logging
 import re
 import textwrap
@@ -14,6 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mlx_grpo_kit.course.syllabus import COURSE
+from mlx_grpo_kit.grpo.config import GRPOConfig
+from mlx_grpo_kit.grpo.loss_config import GRPOLossConfig
+from mlx_grpo_kit.grpo.settings import rules_of
 
 PACKAGE = Path(__file__).parents[1]
 PAGES = {
@@ -93,6 +97,7 @@ def write_reference(folder: Path) -> list[str]:
     loader = griffe.GriffeLoader(search_paths=[PACKAGE.parent], docstring_parser="google")
     kit = loader.load(PACKAGE.name)
     loader.resolve_aliases(implicit=False, external=False)
+    _fill_in_settings(kit["grpo"])
     for page, modules in PAGES.items():
         parts = [f"# `mlx_grpo_kit.{page}`", ""]
         for path in modules:
@@ -102,6 +107,20 @@ def write_reference(folder: Path) -> list[str]:
             parts += [_entry(found, f"{PACKAGE.name}.{path}") + "\n" for found in public(kit[path])]
         (folder / f"reference_{page}.md").write_text("\n".join(parts), encoding="utf-8")
     return [f"reference_{page}" for page in PAGES]
+
+
+def _fill_in_settings(grpo) -> None:
+    """Add what the kit makes from the fields of settings: docstrings, defaults, and the keywords of the loss."""
+    for settings in (GRPOConfig, GRPOLossConfig):
+        found = grpo[settings.__name__].final_target
+        found.docstring.value = inspect.getdoc(settings)
+        declared = [each for each in found.parameters if each.name in rules_of(settings)]
+        for parameter in declared:
+            parameter.default = repr(getattr(settings, parameter.name))
+    loss = grpo["compute_grpo_loss"].final_target.parameters
+    del loss["settings"]
+    for parameter in declared:
+        loss.add(type(parameter)(**{**parameter.as_dict(), "kind": loss["ref_logps"].kind}))
 
 
 def public(module) -> Iterator:

@@ -8,16 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mlx_grpo_kit.grpo.checks import check_group_size
+from mlx_grpo_kit.grpo.loss_config import AdvantageSettings
 from mlx_grpo_kit.runtime import mx
-from mlx_grpo_kit.runtime.habits import other_value
 
 if TYPE_CHECKING:
     from mlx_grpo_kit.grpo.batch import Completions, Scores
     from mlx_grpo_kit.grpo.config import GRPOConfig
-
-SCALE_REWARDS = ("group", "batch", "none")
-ADVANTAGE_ESTIMATORS = ("grpo", "rloo")
-MULTI_OBJECTIVE_AGGREGATIONS = ("sum_then_normalize", "normalize_then_sum")
 
 
 def compute_advantages(
@@ -65,7 +61,7 @@ def compute_advantages(
     """
     if isinstance(scale_rewards, bool):
         scale_rewards = "group" if scale_rewards else "none"
-    check_advantage_settings(scale_rewards, advantage_estimator, multi_objective_aggregation)
+    AdvantageSettings(scale_rewards, advantage_estimator, multi_objective_aggregation)
     table = _to_table(
         rewards, several=reward_weights is not None or multi_objective_aggregation == "normalize_then_sum"
     )
@@ -94,34 +90,6 @@ def compute_advantages(
         measured = advantages if advantage_estimator == "rloo" else groups
         advantages = advantages / (measured[scored].std(ddof=1) + 1e-4)
     return mx.array(advantages.reshape(-1).astype(np.float32))
-
-
-def check_advantage_settings(scale_rewards: str, advantage_estimator: str, multi_objective_aggregation: str) -> None:
-    """Raise ValueError for a setting of `compute_advantages` that is unknown or cannot be combined with another."""
-    for name, value, known in (
-        ("scale_rewards", scale_rewards, SCALE_REWARDS),
-        ("advantage_estimator", advantage_estimator, ADVANTAGE_ESTIMATORS),
-        ("multi_objective_aggregation", multi_objective_aggregation, MULTI_OBJECTIVE_AGGREGATIONS),
-    ):
-        if value not in known:
-            hint = other_value(name, value) if name == "scale_rewards" else ""
-            raise ValueError(f"{name} is {value!r}; expected one of {', '.join(map(repr, known))}.{hint}")
-    if advantage_estimator == "rloo" and scale_rewards == "group":
-        raise ValueError(
-            "advantage_estimator is 'rloo' and scale_rewards is 'group'. Divided by the group's standard deviation, "
-            "leave-one-out advantages are just those of 'grpo' times n / (n - 1). Set scale_rewards='none', which is "
-            "RLOO, or 'batch'."
-        )
-    if multi_objective_aggregation == "normalize_then_sum" and (scale_rewards, advantage_estimator) != (
-        "group",
-        "grpo",
-    ):
-        raise ValueError(
-            "multi_objective_aggregation 'normalize_then_sum' divides every function's rewards by the standard "
-            f"deviation of their group, so scale_rewards={scale_rewards!r} with "
-            f"advantage_estimator={advantage_estimator!r} has no effect. Leave both at their defaults, or set "
-            "'sum_then_normalize'."
-        )
 
 
 def weighted_sum(table: np.ndarray, weights: Sequence[float] | None = None) -> np.ndarray:

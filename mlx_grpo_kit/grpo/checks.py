@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from enum import Enum
 from numbers import Number
-from typing import Any
 
 import numpy as np
 
@@ -16,38 +13,6 @@ from mlx_grpo_kit.grpo.arrays import Array
 
 LARGEST_LOGP = 0.01
 """Rounding may leave the log-probability of a certain token a little above 0; a larger value is an error."""
-
-
-def as_python(value: Any) -> Any:
-    """Convert a number of NumPy, MLX, torch or JAX to Python's, and an array to a list; other values stay unchanged."""
-    return value.tolist() if hasattr(value, "tolist") and hasattr(value, "dtype") else value
-
-
-def is_finite(value: Any) -> bool:
-    """True for a number that a float can hold. False for a bool, and for an integer of 400 digits."""
-    return type(value) in (int, float) and abs(value) <= sys.float_info.max
-
-
-def as_setting(name: str, value: Any, kind: str) -> Any:
-    """A setting in Python's own types.
-
-    Args:
-        kind: the annotation of the setting, such as "float | None".
-
-    Raises ValueError for a float setting that is not a finite number, and for a bool setting that is neither True nor
-    False.
-    """
-    value = value.value if isinstance(value, Enum) else as_python(value)  # such as transformers' OptimizerNames
-    expected, kind = None, getattr(kind, "__name__", str(kind))
-    if value is None and kind.endswith(" | None"):
-        return None
-    if kind.startswith("float") and not is_finite(value):
-        expected = "a finite number, which a checkpoint can store (for no limit, give a large number such as 1e9)"
-    if kind == "bool" and not isinstance(value, bool):
-        expected = "True or False"
-    if expected:
-        raise ValueError(f"{name} is {value!r}; expected {expected}.")
-    return value
 
 
 def check_whole(name: str, value: int, at_least: int) -> None:

@@ -1,49 +1,30 @@
-"""Checks of the settings of a training run, one by one and against each other."""
+"""Checks of a training run's settings that a range or choices cannot express: of texts, and of several settings."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from mlx_grpo_kit.generation.generate import stop_at
-from mlx_grpo_kit.grpo.advantages import check_advantage_settings
-from mlx_grpo_kit.grpo.checks import as_python, as_setting, check_whole, is_finite
-from mlx_grpo_kit.grpo.optimizer import OPTIMIZERS
-from mlx_grpo_kit.grpo.schedule import RATES, SCHEDULES, is_rate
+from mlx_grpo_kit.grpo.loss_config import AdvantageSettings
+from mlx_grpo_kit.grpo.settings import as_python, as_setting, is_finite, kinds_of
 from mlx_grpo_kit.qwen3.lora import SCALES, check_targets
-from mlx_grpo_kit.runtime.habits import other_value
 
 if TYPE_CHECKING:
     from mlx_grpo_kit.grpo.config import GRPOConfig
 
-BACKENDS = ("mlx", "torch", "jax")
-
 
 def check_config(config: GRPOConfig) -> None:
     """Convert numbers of NumPy, MLX and torch to Python's, and raise ValueError for the first invalid setting."""
-    for each in fields(config):
-        object.__setattr__(config, each.name, as_setting(each.name, getattr(config, each.name), each.type))
-    if not is_rate(config.learning_rate):
-        raise ValueError(f"learning_rate is {config.learning_rate}; expected {RATES}.")
-    if not config.max_grad_norm > 0:
-        raise ValueError(f"max_grad_norm is {config.max_grad_norm}; expected more than 0 (for no clipping, 1e9).")
-    if not config.weight_decay >= 0:
-        raise ValueError(f"weight_decay is {config.weight_decay}; expected 0 or more.")
-    for name in ("per_device_train_batch_size", "gradient_accumulation_steps", "num_iterations"):
-        check_whole(name, getattr(config, name), at_least=1)
+    for name, kind in kinds_of(config).items():
+        object.__setattr__(config, name, as_setting(name, getattr(config, name), kind))
+    AdvantageSettings.__post_init__(config)  # checks all ranges and choices
     _check_multiple(
         config,
         "steps_per_generation",
         "gradient_accumulation_steps",
         ": a step samples so many micro-batches, and gradient_accumulation_steps of them make an update",
     )
-    if config.max_completion_length is not None:
-        check_whole("max_completion_length", config.max_completion_length, at_least=1)
-    if config.max_tool_calling_iterations is not None:
-        check_whole("max_tool_calling_iterations", config.max_tool_calling_iterations, at_least=0)
-    if config.tool_timeout is not None and not config.tool_timeout > 0:
-        raise ValueError(f"tool_timeout is {config.tool_timeout}; expected more than 0 seconds, or None for no limit.")
     _check_multiple(
         config, "completion_batch_size", "num_generations", ", because a prompt is computed once for its whole group"
     )
@@ -69,49 +50,27 @@ def check_config(config: GRPOConfig) -> None:
             f"warmup_steps is {config.warmup_steps}; expected a whole number of at least 0, or a share of all steps "
             "below 1."
         )
-    for name in ("num_generations", "seed", "dynamic_sampling_rounds", "soft_punish_cache"):
-        check_whole(name, getattr(config, name), at_least=0)
-    if config.lr_scheduler_type not in SCHEDULES:
-        raise ValueError(
-            f"lr_scheduler_type is {config.lr_scheduler_type!r}; expected one of {', '.join(map(repr, SCHEDULES))}. "
-            "For any other schedule, call trainer.change(learning_rate=...) in your training loop."
-        )
-    if config.optim not in OPTIMIZERS:
-        raise ValueError(
-            f"optim is {config.optim!r}; expected one of {', '.join(map(repr, OPTIMIZERS))}, which saves memory."
-            f"{other_value('optim', config.optim)}"
-        )
-    if config.backend not in BACKENDS:
-        raise ValueError(f"backend is {config.backend!r}; expected one of {', '.join(map(repr, BACKENDS))}.")
     for name in ("bf16", "gradient_checkpointing", "lora_r"):
         if getattr(config, name) and config.backend != "mlx":
             raise ValueError(
                 f"{name} is set, which only MLX's learner supports (backend='mlx'); that of backend={config.backend!r} "
                 "trains all parameters, in float32 and in one pass. Leave out one of the two."
             )
-    check_advantage_settings(config.scale_rewards, config.advantage_estimator, config.multi_objective_aggregation)
     if config.reward_weights is not None:
         weights = (as_python(each) for each in as_python(config.reward_weights))  # a file has a list
         object.__setattr__(config, "reward_weights", tuple(weights))
         if not all(map(is_finite, config.reward_weights)):
             raise ValueError(f"reward_weights are {config.reward_weights}; expected one number per reward function.")
-    check_whole("ref_model_sync_steps", config.ref_model_sync_steps, at_least=1)
-    if not 0 <= config.ref_model_mixup_alpha <= 1:
-        raise ValueError(f"ref_model_mixup_alpha is {config.ref_model_mixup_alpha}; expected 0 to 1.")
     if config.sync_ref_model and not config.beta:
         raise ValueError(
             "sync_ref_model is set while beta is 0: without a KL penalty there is no reference to update. Set beta, "
             "for example to 0.04, or leave out sync_ref_model."
         )
-    if config.lora_r is not None:
-        check_whole("lora_r", config.lora_r, at_least=1)
-        if config.sync_ref_model:
-            raise ValueError(
-                "sync_ref_model is set, which updates a second copy of the policy. With adapters (lora_r) the frozen "
-                "base model is the reference and there is no copy. Leave out one of the two."
-            )
-    if not config.lora_alpha > 0:
-        raise ValueError(f"lora_alpha is {config.lora_alpha}; expected more than 0.")
+    if config.lora_r is not None and config.sync_ref_model:
+        raise ValueError(
+            "sync_ref_model is set, which updates a second copy of the policy. With adapters (lora_r) the frozen base "
+            "model is the reference and there is no copy. Leave out one of the two."
+        )
     if not SCALES[0] <= config.lora_scale <= SCALES[1]:
         raise ValueError(
             f"lora_alpha / lora_r is {config.lora_scale}; expected {SCALES[0]} to {SCALES[1]}, which float32 can hold, "
@@ -128,13 +87,6 @@ def check_config(config: GRPOConfig) -> None:
     if config.lora_target_modules is not None:
         check_targets(config.lora_target_modules)
         object.__setattr__(config, "lora_target_modules", tuple(config.lora_target_modules))  # a file has a list
-    if config.on_reward_error not in ("stop", "skip"):
-        raise ValueError(f"on_reward_error is {config.on_reward_error!r}; expected 'stop' or 'skip'.")
-    if config.num_generations < 2:
-        raise ValueError(
-            f"num_generations is {config.num_generations}; expected at least 2. A completion is compared with the "
-            "others of its prompt: a single completion always has advantage 0, and nothing is learned."
-        )
     learned_at_once = config.per_device_train_batch_size * config.gradient_accumulation_steps
     if learned_at_once % config.num_generations:
         raise ValueError(
@@ -153,8 +105,5 @@ def check_config(config: GRPOConfig) -> None:
 def _check_multiple(config: GRPOConfig, name: str, of: str, reason: str) -> None:
     """Raise ValueError unless a setting is None or a multiple of another one."""
     value, unit = getattr(config, name), getattr(config, of)
-    if value is None:
-        return
-    check_whole(name, value, at_least=1)
-    if value % unit:
+    if value is not None and value % unit:
         raise ValueError(f"{name} is {value}; expected a multiple of {of} ({unit}){reason}.")

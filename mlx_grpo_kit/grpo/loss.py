@@ -15,14 +15,15 @@ cases are TRL 1.16's.
 import math
 from functools import reduce
 from operator import and_
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mlx_grpo_kit.grpo import arrays as xp
 from mlx_grpo_kit.grpo.arrays import Array
 from mlx_grpo_kit.grpo.checks import check_numbers
 from mlx_grpo_kit.grpo.loss_config import GRPOLossConfig
-from mlx_grpo_kit.grpo.objectives import LossType, TokenBatch, bounded_exp, log_ratio_at
+from mlx_grpo_kit.grpo.objectives import TokenBatch, bounded_exp, log_ratio_at
 from mlx_grpo_kit.grpo.off_policy import importance_weights, on_policy_enough
+from mlx_grpo_kit.grpo.settings import with_settings
 from mlx_grpo_kit.runtime import mx
 
 
@@ -32,24 +33,11 @@ def compute_grpo_loss(
     advantages: Array,
     completion_mask: Array,
     *,
-    epsilon: float = 0.2,
-    epsilon_high: float | None = None,
-    delta: float | None = None,
-    beta: float = 0.0,
     ref_logps: Array | None = None,
-    loss_type: str | LossType = "dapo",
-    importance_sampling_level: str = "token",
-    max_completion_length: int | None = None,
-    num_items_in_batch: int | Array | None = None,
-    use_bias_correction_kl: bool = False,
     entropies: Array | None = None,
-    entropy_coef: float = 0.0,
-    top_entropy_quantile: float = 1.0,
     sampling_logps: Array | None = None,
-    off_policy_mask_threshold: float | None = None,
-    importance_sampling_correction: str | None = None,
-    importance_sampling_clip_min: float | None = None,
-    importance_sampling_clip_max: float | None = 3.0,
+    num_items_in_batch: int | Array | None = None,
+    **settings: Any,
 ) -> Array:
     """The GRPO loss of B completions of up to T tokens: a scalar to minimise, differentiable in `logps`.
 
@@ -58,37 +46,15 @@ def compute_grpo_loss(
     in `GRPOLossConfig`. Unless a compiler traces the call, this function also checks values. It raises ValueError for
     log-probabilities above 0, for a mask with numbers other than 0 and 1, and for num_items_in_batch below 1.
     """
-    config = GRPOLossConfig(
-        loss_type=loss_type,
-        epsilon=epsilon,
-        epsilon_high=epsilon_high,
-        delta=delta,
-        beta=beta,
-        importance_sampling_level=importance_sampling_level,
-        max_completion_length=max_completion_length,
-        use_bias_correction_kl=use_bias_correction_kl,
-        entropy_coef=entropy_coef,
-        top_entropy_quantile=top_entropy_quantile,
-        off_policy_mask_threshold=off_policy_mask_threshold,
-        importance_sampling_correction=importance_sampling_correction,
-        importance_sampling_clip_min=importance_sampling_clip_min,
-        importance_sampling_clip_max=importance_sampling_clip_max,
-    )
-    loss, _ = grpo_loss_and_metrics(
-        config,
-        logps,
-        old_logps,
-        advantages,
-        completion_mask,
-        ref_logps=ref_logps,
-        entropies=entropies,
-        sampling_logps=sampling_logps,
-        num_items_in_batch=num_items_in_batch,
-    )
     others = {"old_logps": old_logps, "ref_logps": ref_logps, "sampling_logps": sampling_logps}
+    arrays = {**others, "advantages": advantages, "completion_mask": completion_mask, "entropies": entropies}
+    config = GRPOLossConfig(**settings)
+    loss, _ = grpo_loss_and_metrics(config, logps, **arrays, num_items_in_batch=num_items_in_batch)
     check_numbers(completion_mask, num_items_in_batch, logps=logps, **others)
     return loss
 
+
+compute_grpo_loss.__signature__ = with_settings(compute_grpo_loss, GRPOLossConfig)
 
 LARGEST_EXPONENT = 80.0
 """e to this power is finite in float32, with room for factors."""

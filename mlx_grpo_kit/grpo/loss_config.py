@@ -1,100 +1,135 @@
-"""The settings of the GRPO loss, under TRL's names."""
+"""The settings of the GRPO loss and of its advantages, under TRL's names."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mlx_grpo_kit.grpo.objectives import LOSS_TYPES, LossType
-from mlx_grpo_kit.grpo.off_policy import CORRECTIONS
+from mlx_grpo_kit.grpo.settings import check_settings, declares_settings, setting
 
-IMPORTANCE_SAMPLING_LEVELS = ("token", "sequence")
+if TYPE_CHECKING:
+    from mlx_grpo_kit.grpo.objectives import LossType
 
 
 @dataclass(frozen=True)
-class GRPOLossConfig:
+class AdvantageSettings:
+    """The settings that `compute_advantages` and `GRPOConfig` share. ValueError if two of them cannot be combined."""
+
+    # fmt: off
+    scale_rewards: str = setting(
+        "group", "the standard deviation that rewards are divided by, or none. As in `compute_advantages`.",
+        choices=("group", "batch", "none"), elsewhere={"True": "group", "False": "none"}, also=("reward_scaling",))
+    advantage_estimator: str = setting(
+        "grpo", "compare with the group's mean, or with the mean of the others (rloo).", choices=("grpo", "rloo"))
+    multi_objective_aggregation: str = setting(
+        "sum_then_normalize", "how several rewards are combined; normalize_then_sum is GDPO.",
+        choices=("sum_then_normalize", "normalize_then_sum"))
+    # fmt: on
+
+    def __post_init__(self):
+        check_settings(self)
+        if self.advantage_estimator == "rloo" and self.scale_rewards == "group":
+            raise ValueError(
+                "advantage_estimator is 'rloo' and scale_rewards is 'group'. Divided by the group's standard "
+                "deviation, leave-one-out advantages are just those of 'grpo' times n / (n - 1). Set "
+                "scale_rewards='none', which is RLOO, or 'batch'."
+            )
+        others = (self.scale_rewards, self.advantage_estimator)
+        if self.multi_objective_aggregation == "normalize_then_sum" and others != ("group", "grpo"):
+            raise ValueError(
+                "multi_objective_aggregation 'normalize_then_sum' divides every function's rewards by the standard "
+                f"deviation of their group, so scale_rewards={others[0]!r} with advantage_estimator={others[1]!r} has "
+                "no effect. Leave both at their defaults, or set 'sum_then_normalize'."
+            )
+
+
+@dataclass(frozen=True)
+class LossSettings:
+    """The settings of the loss that `GRPOLossConfig` and `GRPOConfig` share."""
+
+    # fmt: off
+    loss_type: str | LossType = setting(
+        "dapo", "the objective and the weight of a token. In Python also a `LossType` of your own.",
+        choices=("grpo", "bnpo", "dr_grpo", "dapo", "luspo", "cispo", "sapo", "vespo", "reinforce", "rloo"),
+        also=("grpo_loss_type",))
+    epsilon: float = setting(
+        0.2, "the ratio may fall to 1 - epsilon before a bad completion's token is clipped.", least=0,
+        also=("epsilon_low", "clip_range", "cliprange"))
+    epsilon_high: float | None = setting(
+        None, "the ratio may rise to 1 + epsilon_high before a good completion's token is clipped (default: epsilon). "
+        'DAPO recommends 0.28. For "cispo" it is the largest weight itself (about 5), and must be given.', least=0)
+    delta: float | None = setting(
+        None, "an upper bound on the ratios of tokens in bad completions, which PPO's minimum does not clip. "
+        "INTELLECT-2, https://arxiv.org/abs/2505.07291.", above=1,
+        hint=", or None. It caps the ratio, which starts at 1, so a smaller cap leaves good completions without a "
+        "gradient. Recommended: more than 1 + epsilon_high.")
+    beta: float = setting(
+        0.0, "weight of the KL penalty against the reference, the policy that training started from.", least=0,
+        also=("kl_coef", "kl_beta"))
+    importance_sampling_level: str = setting(
+        "token", "one ratio per token, or per completion. The ratio of a completion is the geometric mean of its "
+        "tokens' ratios (GSPO, https://arxiv.org/abs/2507.18071).", choices=("token", "sequence"))
+    use_bias_correction_kl: bool = setting(
+        False, "multiply the KL penalty by the ratio. DeepSeek-V3.2, https://arxiv.org/abs/2512.02556. False is the "
+        "plain k3 estimator; TRL 1.16's default is True.")
+    entropy_coef: float = setting(
+        0.0, "weight of the entropy bonus, usually 0.001 to 0.01. It is the mean entropy of the distributions that "
+        "tokens were sampled from: the policy is rewarded for staying undecided. The mean is the same for every loss "
+        "type.")
+    top_entropy_quantile: float = setting(
+        1.0, "the share of tokens that have a policy loss: those whose distribution had the highest entropy. The "
+        'paper, "Beyond the 80/20 Rule" (https://arxiv.org/abs/2506.01939), recommends 0.2. The other tokens still '
+        "count in the denominator and keep their KL penalty; 0 keeps only the one with the highest entropy. The "
+        "trainer chooses tokens once for all `num_iterations`, by the policy that sampled (TRL measures again).",
+        least=0, most=1, hint=", where 1 keeps all.")
+    off_policy_mask_threshold: float | None = setting(
+        None, "drop bad completions from which the policy has moved further than this. A completion with a negative "
+        "advantage has no policy loss once its mean log-probability has fallen by more since it was sampled "
+        "(`on_policy_enough`; DeepSeek-V3.2, equation 9).", above=0,
+        hint=", such as 0.5, or None to keep all completions.")
+    importance_sampling_correction: str | None = setting(
+        None, "weight the policy loss by exp(learner's - sampler's log-probability). For a sampler in another "
+        "framework or dtype (`importance_weights`). None applies no weights (TRL: 'sequence_mask' with vLLM, as "
+        "`vllm_importance_sampling_mode`).",
+        choices=("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
+        also=("vllm_importance_sampling_correction", "vllm_importance_sampling_mode"))
+    importance_sampling_clip_min: float | None = setting(
+        None, "the smallest of these weights (default: no bound).", least=0, hint=", or None for no bound.",
+        also=("vllm_importance_sampling_clip_min",))
+    importance_sampling_clip_max: float | None = setting(
+        3.0, "the largest of these weights.", least=0, hint=", or None for no bound.",
+        also=("vllm_importance_sampling_clip_max", "vllm_importance_sampling_cap"))
+    # fmt: on
+
+
+@declares_settings
+@dataclass(frozen=True)
+class GRPOLossConfig(LossSettings):
     """Settings of the loss; the names and, with two exceptions, the defaults are TRL's.
 
-    Attributes:
-        loss_type: the name of a row of `LOSS_TYPES`, or a `LossType` of your own.
-        epsilon: the ratio may fall to 1 - epsilon before a bad completion's token is clipped.
-        epsilon_high: the ratio may rise to 1 + epsilon_high before a good completion's token is clipped; None means
-            epsilon. DAPO recommends 0.28. For "cispo" it is the largest weight itself (about 5), and must be given.
-        delta: an upper bound on the ratios of tokens in bad completions, which PPO's minimum does not clip
-            (INTELLECT-2, https://arxiv.org/abs/2505.07291). Recommended: more than 1 + epsilon_high.
-        beta: weight of the KL penalty that keeps the policy near the reference.
-        importance_sampling_level: "token": one ratio per token; "sequence": one ratio per completion, the geometric
-            mean of its tokens' ratios (GSPO, https://arxiv.org/abs/2507.18071).
-        max_completion_length: the constant length that "dr_grpo" divides by. There is no default (TRL: 512), because a
-            wrong constant looks like a wrong learning rate.
-        use_bias_correction_kl: multiply the KL penalty by the ratio (DeepSeek-V3.2, https://arxiv.org/abs/2512.02556).
-            False is the plain k3 estimator; TRL 1.16's default is True.
-        entropy_coef: weight of the entropy bonus, which is the mean entropy of the distributions that tokens were
-            sampled from: the policy is rewarded for staying undecided. The mean is the same for every loss type.
-        top_entropy_quantile: the share of tokens that have a policy loss: those whose distribution had the highest
-            entropy ("Beyond the 80/20 Rule", https://arxiv.org/abs/2506.01939, recommends 0.2). The other tokens still
-            count in the denominator and keep their KL penalty. 1 keeps all tokens; 0 keeps only the one with the
-            highest entropy.
-        off_policy_mask_threshold: a completion with a negative advantage has no policy loss once its mean
-            log-probability has fallen by more than this since it was sampled (`on_policy_enough`; DeepSeek-V3.2,
-            equation 9). None keeps all completions.
-        importance_sampling_correction: weight the policy loss by exp(learner's - sampler's log-probability), for a
-            sampler in another framework or dtype (`importance_weights`): "token_truncate", "token_mask",
-            "sequence_truncate" or "sequence_mask". None, the default, applies no weights (TRL: "sequence_mask" with
-            vLLM, as `vllm_importance_sampling_mode`).
-        importance_sampling_clip_min, importance_sampling_clip_max: the bounds of these weights; None for no bound.
-        extra: settings of your own objective, by name. The trainer puts the fields here that a subclass of `GRPOConfig`
-            adds.
+    `extra` has settings of your own objective, by name. The trainer puts the fields there that a subclass of
+    `GRPOConfig` adds.
 
     Raises:
-        ValueError: a setting that is unknown, out of range, or missing for the loss type.
+        TypeError: an unknown setting.
+        ValueError: a setting that is out of range, or missing for the loss type.
     """
 
-    loss_type: str | LossType = "dapo"
-    epsilon: float = 0.2
-    epsilon_high: float | None = None
-    delta: float | None = None
-    beta: float = 0.0
-    importance_sampling_level: str = "token"
-    max_completion_length: int | None = None
-    use_bias_correction_kl: bool = False
-    entropy_coef: float = 0.0
-    top_entropy_quantile: float = 1.0
-    off_policy_mask_threshold: float | None = None
-    importance_sampling_correction: str | None = None
-    importance_sampling_clip_min: float | None = None
-    importance_sampling_clip_max: float | None = 3.0
+    max_completion_length: int | None = setting(
+        None,
+        'the constant length that "dr_grpo" divides by. There is no default (TRL: 512), because a wrong '
+        "constant looks like a wrong learning rate.",
+        least=1,
+    )
     extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self):
-        if not isinstance(self.loss_type, LossType):
-            _check_choice("loss_type", self.loss_type, LOSS_TYPES)
-        _check_choice("importance_sampling_level", self.importance_sampling_level, IMPORTANCE_SAMPLING_LEVELS)
-        for name in ("epsilon", "epsilon_high", "beta"):
-            value = getattr(self, name)
-            if value is not None and not value >= 0:
-                raise ValueError(f"{name} is {value}; expected 0 or more.")
+        check_settings(self)
         if not math.isfinite(self.entropy_coef):
             raise ValueError(f"entropy_coef is {self.entropy_coef}; expected a number, usually 0.001 to 0.01.")
-        if not 0 <= self.top_entropy_quantile <= 1:
-            raise ValueError(
-                f"top_entropy_quantile is {self.top_entropy_quantile}; expected 0 to 1, where 1 keeps all."
-            )
-        if self.delta is not None and not self.delta > 1:
-            raise ValueError(
-                f"delta is {self.delta}; expected more than 1, or None. It caps the ratio, which starts at 1, so a "
-                "smaller cap leaves good completions without a gradient. Recommended: more than 1 + epsilon_high."
-            )
-        if self.off_policy_mask_threshold is not None and not self.off_policy_mask_threshold > 0:
-            raise ValueError(
-                f"off_policy_mask_threshold is {self.off_policy_mask_threshold}; expected more than 0, such as 0.5, or "
-                "None to keep all completions."
-            )
         self._check_correction()
-        if self.max_completion_length is not None and not self.max_completion_length >= 1:
-            raise ValueError(f"max_completion_length is {self.max_completion_length}; expected 1 or more.")
         if self.loss_type == "dr_grpo" and self.max_completion_length is None:
             raise ValueError(
                 "loss_type 'dr_grpo' divides by a constant length: set max_completion_length to the number of tokens "
@@ -112,10 +147,6 @@ class GRPOLossConfig:
         )
         if mode is None:
             return
-        _check_choice("importance_sampling_correction", mode, CORRECTIONS)
-        for name, value in (("importance_sampling_clip_min", low), ("importance_sampling_clip_max", high)):
-            if value is not None and not 0 <= value < math.inf:
-                raise ValueError(f"{name} is {value}; expected 0 or more, or None for no bound.")
         if low is None and high is None and mode.endswith("truncate"):
             raise ValueError(
                 f"importance_sampling_correction {mode!r} needs a bound; set importance_sampling_clip_max, for example "
@@ -147,14 +178,11 @@ class GRPOLossConfig:
     @property
     def type(self) -> LossType:
         """The row of `LOSS_TYPES`, or your own `LossType`."""
-        return self.loss_type if isinstance(self.loss_type, LossType) else LOSS_TYPES[self.loss_type]
+        from mlx_grpo_kit.grpo.objectives import LOSS_TYPES  # loads MLX, which the settings and their checks do not
+
+        return LOSS_TYPES[self.loss_type] if isinstance(self.loss_type, str) else self.loss_type
 
     @property
     def micro_batches_add_up(self) -> bool:
         """True if the losses of micro-batches, given the batch's num_items_in_batch, are added; False if averaged."""
         return self.type.adds_up
-
-
-def _check_choice(name: str, value: str, known) -> None:
-    if value not in known:
-        raise ValueError(f"{name} is {value!r}; expected one of {', '.join(map(repr, known))}.")

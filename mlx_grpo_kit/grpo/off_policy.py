@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from mlx_grpo_kit.grpo.loss_config import GRPOLossConfig
     from mlx_grpo_kit.grpo.micro_batches import MicroBatch
 
-CORRECTIONS = ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask")
-
 METRICS = {
     "sampling/sampling_logp_difference": ("mean", "max"),
     "sampling/importance_sampling_ratio": ("min", "mean", "max"),
@@ -39,7 +37,7 @@ def importance_weights(config: GRPOLossConfig, old_logps: Array, sampling_logps:
     ("truncate") or become 0 ("mask"). TRL's `vllm_importance_sampling_mode`.
 
     Args:
-        config: `importance_sampling_correction` is one of `CORRECTIONS`.
+        config: with `importance_sampling_correction`.
         old_logps, sampling_logps: [B, T], the sampling policy's log-probabilities as learner and sampler compute them.
         mask: bool [B, T], the tokens that the loss counts.
 

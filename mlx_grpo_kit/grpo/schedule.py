@@ -22,12 +22,6 @@ LARGEST_RATE = 1e18
 By the Cauchy-Schwarz inequality AdamW moves a parameter by at most 7.3 learning rates, and the intermediate product is
 a rate times a moment whose square is finite.
 """
-RATES = f"more than 0 and at most {LARGEST_RATE:g}"
-
-
-def is_rate(number: float) -> bool:
-    """True for a learning rate in the range that RATES describes; False for NaN."""
-    return 0 < number <= LARGEST_RATE
 
 
 def scheduled_rate(learning_rate: float, schedule: str, step: int, max_steps: int, warmup_steps: float = 0) -> float:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import re
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -18,14 +17,11 @@ _IN_THE_LOOP = "the trainer is an iterator, so call this inside your training lo
 _RECIPES = "the guide 'Train, watch and record' has recipes"
 _TRAIN = "pass it to trainer.train(max_steps=...)"
 _EPOCHS = f"a RowsTask uses each row once per epoch; {_TRAIN}; --num-train-epochs"
-_LENGTH = "max_completion_length; --max-completion-length"
-_CLIPPING = "max_grad_norm; --max-grad-norm"
 _BETAS = "AdamW's betas are 0.9 and 0.999, and its epsilon is 1e-8"
 _PROCESSES = "train --processes N, or mlx.launch, trains in several processes"
 _HUB = "nothing is uploaded: trainer.save_pretrained(folder) writes a Hugging Face folder"
 _IN_DTYPE = "bf16=True; --dtype bfloat16"
 _BATCH = "per_device_train_batch_size * gradient_accumulation_steps is the number of completions per step"
-_SAMPLED = "completion_batch_size; --completion-batch-size"
 _SAVE = f"{_IN_THE_LOOP}: trainer.save_checkpoint(folder); --save-every"
 _EVALUATE = f"{_IN_THE_LOOP}: trainer.evaluate(); --eval-every"
 _LOG = f"{_IN_THE_LOOP}: read step.metrics after each step"
@@ -70,7 +66,6 @@ HABITS: dict[str, str] = {
     "ignore_data_skip": _RESUME,
     "restore_callback_states_from_checkpoint": _RESUME,
     "enable_jit_checkpoint": _SAVE,
-    "lr": "learning_rate; --learning-rate",
     "adam_beta1": _BETAS,
     "adam_beta2": _BETAS,
     "adam_epsilon": _BETAS,
@@ -118,7 +113,6 @@ HABITS: dict[str, str] = {
     "load_in_4bits": _QUANTIZED,
     "load_in_8bits": _QUANTIZED,
     "quantization_config": _QUANTIZED,
-    "target_modules": "lora_target_modules; --lora-target-modules",
     "torch_dtype": _IN_DTYPE,
     "dtype": _IN_DTYPE,
     "mixed_precision": _IN_DTYPE,
@@ -152,24 +146,11 @@ HABITS: dict[str, str] = {
     "cache_implementation": "sampling always has a key-value cache",
     "pad_to_multiple_of": "padding changes no result, and is chosen by the learner",
     "generation_kwargs": "set its fields separately: temperature, top_k, top_p, min_p, stop_strings",
-    "max_new_tokens": _LENGTH,
     "max_tokens": "max_completion_length in training; generate --max-new-tokens",
-    "temp": "--temperature",
-    "epsilon_low": "epsilon; --epsilon",
-    "clip_range": "epsilon; --epsilon",
-    "cliprange": "epsilon; --epsilon",
-    "kl_coef": "beta; --beta",
-    "kl_beta": "beta; --beta",
-    "grad_clip": _CLIPPING,
-    "gradient_clip": _CLIPPING,
-    "gradient_clipping": _CLIPPING,
-    "activation_checkpointing": "gradient_checkpointing; --gradient-checkpointing",
     "generation_batch_size": f"{_BATCH}; with steps_per_generation a multiple of them",
-    "per_device_eval_batch_size": _SAMPLED,
     "auto_find_batch_size": "estimate_memory(config, args) estimates what fits",
     "skip_memory_metrics": "estimate_memory(config, args) estimates what fits",
     "torch_empty_cache_steps": "estimate_memory(config, args) estimates what fits",
-    "data_seed": "seed; --seed",
     "full_determinism": "the same seed on the same machine gives the same run",
     "debug": "gradient_statistics=True adds metrics of each parameter's gradient",
     "use_cpu": "mx.set_default_device(mx.cpu) before the trainer is made",
@@ -180,21 +161,10 @@ HABITS: dict[str, str] = {
     "deepspeed": _PROCESSES,
     "fsdp": _FSDP,
     "local_rank": _PROCESSES,
-    "group_size": "num_generations",
     "batch_size": "per_device_train_batch_size, which counts completions",
-    "grad_checkpoint": "gradient_checkpointing",
-    "grad_accumulation_steps": "gradient_accumulation_steps",
-    "grpo_loss_type": "loss_type",
-    "reward_scaling": "scale_rewards",
-    "optimizer": "optim",
     "optimizers": "GRPOConfig(optim=...)",
     "optim_args": _BETAS,
     "optim_target_modules": "the optimizer updates all trained parameters alike",
-    **{
-        f"vllm_importance_sampling_{name}": f"importance_sampling_{name.replace('mode', 'correction')}"
-        for name in ("correction", "mode", "clip_min", "clip_max")
-    },
-    "vllm_importance_sampling_cap": "importance_sampling_clip_max",
     "use_vllm": _SAMPLES,
     "use_transformers_paged": _SAMPLES,
     "use_transformers_continuous_batching": _SAMPLES,
@@ -205,7 +175,8 @@ HABITS: dict[str, str] = {
     "activation_checkpointing_kwargs": "gradient_checkpointing=True has no settings",
     "gradient_checkpointing_kwargs": "gradient_checkpointing=True has no settings",
 }
-"""Names that the kit does not have -> their replacement in the kit."""
+"""Names that the kit does not have -> their replacement in the kit. Other names of a setting stand at its field
+(`grpo/settings.py`), which adds them."""
 
 FAMILIES: dict[str, str] = {
     "batch_eval": _EVALUATE,
@@ -228,19 +199,6 @@ FAMILIES: dict[str, str] = {
     "vllm_": f"there is no vLLM: {_SAMPLES}",
 }
 """Beginnings of names that are not in `HABITS` -> the same."""
-
-
-VALUES: dict[str, dict[str, str]] = {
-    "scale_rewards": {"True": "group", "False": "none"},
-    "optim": {"adam|.*adamw.*": "adamw"},
-}
-"""Values of settings that the kit does not have, as patterns in any case -> the closest value that it has."""
-
-
-def other_value(setting: str, value: object) -> str:
-    """A hint for an error about a value that other libraries accept for `setting`; empty for any other value."""
-    here = next((ours for theirs, ours in VALUES[setting].items() if re.fullmatch(theirs, str(value), re.I)), None)
-    return f" Other libraries accept {value!r}; here write {here!r}." if here else ""
 
 
 def not_known(name: str, known: Iterable[str]) -> str:

@@ -25,13 +25,14 @@ from safetensors.numpy import load_file
 
 from mlx_grpo_kit.cli import main
 from mlx_grpo_kit.cli.display import RunDisplay, clock, sparkline
-from mlx_grpo_kit.cli.settings import SETTINGS
+from mlx_grpo_kit.cli.parser import build_parser
 from mlx_grpo_kit.cli.stopping import StopSignal
 from mlx_grpo_kit.files import MANIFEST
 from mlx_grpo_kit.grpo import LOSS_TYPES, GRPOConfig, GRPOTrainer
+from mlx_grpo_kit.grpo.optimizer import OPTIMIZERS
 from mlx_grpo_kit.grpo.processes import World
 from mlx_grpo_kit.grpo.recipe import TINY_ARGS, default_args
-from mlx_grpo_kit.grpo.schedule import SCHEDULES
+from mlx_grpo_kit.grpo.settings import rules_of
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params, load_tokenizer, save_pretrained
 from mlx_grpo_kit.qwen3.tokenizer import save_character_tokenizer
 from mlx_grpo_kit.runs.folder import RunFolder
@@ -194,13 +195,15 @@ def test_help_is_instant():
         assert "usage: " in result.stdout
 
 
-def test_every_setting_of_grpo_config_is_an_option():
-    settings = [setting for group in SETTINGS.values() for setting in group]
-    assert {each.name: each.default for each in settings} == {each.name: each.default for each in fields(GRPOConfig)}
-    loss_type = next(setting for setting in settings if setting.name == "loss_type")
-    assert set(re.findall(r"\w+", loss_type.help)) - {"or"} == set(LOSS_TYPES)
-    schedule = next(setting for setting in settings if setting.name == "lr_scheduler_type")
-    assert set(SCHEDULES) - {"constant_with_warmup"} <= set(re.findall(r"\w+", schedule.help))
+def test_every_setting_of_grpo_config_is_an_option_with_its_choices():
+    options = {each.dest: each.help for each in build_parser()[1]["train"]._actions}
+    rules = rules_of(GRPOConfig)
+    assert [*rules] == [each.name for each in fields(GRPOConfig)]
+    for name, rule in rules.items():
+        assert rule.text.partition(". ")[0].rstrip(".") in options[name] or name == "bf16"
+        assert ", ".join(rule.choices) in options[name]
+    for name, table in (("loss_type", LOSS_TYPES), ("optim", OPTIMIZERS)):
+        assert rules[name].choices == tuple(table)
     GRPOConfig(**TINY_ARGS)
 
 
@@ -938,7 +941,7 @@ def test_two_runs_cannot_share_a_folder(train, straight, tmp_path, capsys):
         (["--task", "no_such_module:Task"], "No module named 'no_such_module'"),
         (["--task", "digits_task:Half"], "Half is not a task yet: it lacks max_completion_length"),
         (["--loss-type", "ppo"], "ppo"),
-        (["--num-generations", "1"], "num_generations is 1; expected at least 2"),
+        (["--num-generations", "1"], "num_generations is 1; expected a whole number of at least 2"),
         (["--num-generations", "3"], "expected a multiple of num_generations (3)"),
         (["--temperature", "0"], "temperature is 0"),
         (["--top-p", "0"], "top_p is 0.0"),

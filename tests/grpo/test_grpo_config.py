@@ -19,15 +19,16 @@ import torch
 from mlx_grpo_kit.generation import SamplingConfig
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOLossConfig, GRPOTrainer, config
 from mlx_grpo_kit.grpo.recipe import TINY_ARGS
+from mlx_grpo_kit.grpo.settings import rules_of
 from mlx_grpo_kit.runtime import mx
 
 
 def test_documented_defaults_are_those_in_use():
-    lines = inspect.cleandoc(GRPOConfig.__doc__).splitlines()
-    [line] = [line for line in lines if line.lstrip().startswith("learning_rate:")]
-    assert "TRL's 1e-6" in line
+    text = rules_of(GRPOConfig)["learning_rate"].text
+    assert text in " ".join(GRPOConfig.__doc__.split())
+    assert "TRL's 1e-6" in text
     assert GRPOConfig().learning_rate == 1e-6
-    assert float(re.search(r"`train` uses (\S+)\.$", line)[1]) == TINY_ARGS["learning_rate"]
+    assert float(re.search(r"`train` uses (\S+)\.$", text)[1]) == TINY_ARGS["learning_rate"]
 
 
 def test_the_docstring_of_a_constant_follows_the_constant():
@@ -113,9 +114,9 @@ def test_a_setting_that_there_is_not_names_the_near_miss():
     [
         (
             {"num_generations": 1},
-            "num_generations is 1; expected at least 2. .* always has advantage 0",
+            "num_generations is 1; expected a whole number of at least 2. .* always has advantage 0",
         ),
-        ({"num_generations": 0}, "num_generations is 0; expected at least 2"),
+        ({"num_generations": 0}, "num_generations is 0; expected a whole number of at least 2"),
         ({"num_generations": 4.0}, "num_generations is 4.0; expected a whole number"),
         ({"per_device_train_batch_size": 12}, r"is 12; expected a multiple of num_generations \(8\)"),
         ({"per_device_train_batch_size": 0}, "per_device_train_batch_size is 0; expected a whole number of at least 1"),

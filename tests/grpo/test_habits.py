@@ -11,7 +11,7 @@ import pytest
 from mlx_grpo_kit.cli import main
 from mlx_grpo_kit.cli.parser import build_parser
 from mlx_grpo_kit.generation import SamplingConfig
-from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
+from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer, compute_grpo_loss
 from mlx_grpo_kit.grpo.recipe import model_folder
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer
 from mlx_grpo_kit.runtime.habits import FAMILIES, HABITS, edits, not_known
@@ -99,6 +99,7 @@ def test_calls_of_trl_are_answered_with_the_call_here(tmp_path):
         (lambda: GRPOTrainer.train(None, resume_from_checkpoint=True), "; here: GRPOTrainer.resume(folder, task)"),
         (lambda: GRPOTrainer.evaluate(None, eval_dataset=[]), "; here: RowsTask(rows, held_out_rows=test_rows)"),
         (lambda: GRPOTrainer("Qwen/Qwen3-0.6B", [len]), "GRPOTrainer(config, params, tokenizer, task, args, world"),
+        (lambda: compute_grpo_loss(None, None, None, None, kl_coef=0.1), "no setting 'kl_coef'; here: beta; --beta"),
         (lambda: GRPOTrainer({}, {}, None, None, settings), "GRPOConfig; expected mlx_grpo_kit.grpo.GRPOConfig"),
     ):
         assert words in refusal(call)

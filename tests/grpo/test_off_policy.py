@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 
 from mlx_grpo_kit.grpo import LOSS_TYPES, GRPOConfig, GRPOLossConfig, compute_grpo_loss
-from mlx_grpo_kit.grpo.off_policy import CORRECTIONS, importance_weights, on_policy_enough
+from mlx_grpo_kit.grpo.off_policy import importance_weights, on_policy_enough
+from mlx_grpo_kit.grpo.settings import rules_of
 from mlx_grpo_kit.runtime import mx
 from tests.grpo.test_loss_trl import TRLS, random_batch
+
+CORRECTIONS = rules_of(GRPOLossConfig)["importance_sampling_correction"].choices
 
 
 def sampled_otherwise(seed, off_policy=0.3, apart=0.4, batch=6, length=7):

@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mlx_grpo_kit.grpo.schedule import RATES, is_rate
+from mlx_grpo_kit.grpo.config import GRPOConfig
+from mlx_grpo_kit.grpo.settings import rules_of
 
 Rewards = Mapping[str, Callable | Sequence[Callable]]
 MOST_STEPS = 10**9  # per run
@@ -28,8 +29,9 @@ def read_settings(rate: str, reward: str, rewards: Mapping[str, list[Callable]])
             settings["learning_rate"] = float(rate)
         except ValueError:
             settings["learning_rate"] = math.nan
-        if not is_rate(settings["learning_rate"]):
-            raise ValueError(f"The learning rate is {rate[:40]!r}; expected a number, {RATES}, such as 1e-4.")
+        rule = rules_of(GRPOConfig)["learning_rate"]
+        if not rule.fits(settings["learning_rate"]):
+            raise ValueError(f"The learning rate is {rate[:40]!r}; expected a number, {rule.expected()}, such as 1e-4.")
     if reward in rewards:
         settings["reward_funcs"] = rewards[reward]
     return settings

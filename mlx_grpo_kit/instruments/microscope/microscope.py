@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from mlx_grpo_kit.grpo import LOSS_TYPES, Completion, GRPOConfig
-from mlx_grpo_kit.grpo.advantages import ADVANTAGE_ESTIMATORS, SCALE_REWARDS
-from mlx_grpo_kit.grpo.loss_config import IMPORTANCE_SAMPLING_LEVELS, GRPOLossConfig
+from mlx_grpo_kit.grpo.loss_config import GRPOLossConfig
+from mlx_grpo_kit.grpo.settings import rules_of
 from mlx_grpo_kit.instruments.microscope.measure import FrozenBatch, examine, freeze, take_updates
 from mlx_grpo_kit.instruments.microscope.widget import Microscope
 from mlx_grpo_kit.qwen3 import Qwen3Config
@@ -73,14 +73,15 @@ def show_microscope(
     longest = frozen.completion_mask.shape[1]
     base = args.loss(args.max_completion_length or longest)
     is_cispo = base.loss_type == "cispo"
+    rules = rules_of(GRPOConfig)
     batch = {
         "completions": [_shown(tokenizer, each) for each in completions],
         "num_generations": args.num_generations,
         "updates": last,
         "loss_types": [*LOSS_TYPES],
-        "importance_sampling_levels": [*IMPORTANCE_SAMPLING_LEVELS],
-        "scale_rewards": [*SCALE_REWARDS],
-        "advantage_estimators": [*ADVANTAGE_ESTIMATORS],
+        "importance_sampling_levels": [*rules["importance_sampling_level"].choices],
+        "scale_rewards": [*rules["scale_rewards"].choices],
+        "advantage_estimators": [*rules["advantage_estimator"].choices],
         "note": NORMALIZED if args.multi_objective_aggregation == "normalize_then_sum" else "",
     }
     settings = {
