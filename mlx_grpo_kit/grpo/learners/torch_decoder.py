@@ -10,7 +10,6 @@ Shapes: B rows, T tokens, V vocabulary, H query heads, K heads of keys and value
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -22,7 +21,7 @@ from mlx_grpo_kit.generation.batching import TokenIds, pad
 from mlx_grpo_kit.generation.decoder import Drawn, uniform_numbers
 from mlx_grpo_kit.generation.sampling import LARGEST_UNIFORM, SamplingConfig, filtered
 from mlx_grpo_kit.grpo.learners.torch_learner import tensor_of
-from mlx_grpo_kit.grpo.learners.torch_qwen3 import output_weight, rope_table, turn
+from mlx_grpo_kit.grpo.learners.torch_qwen3 import AFTER, Layer, attention, hidden_from, output_weight, rope_table, turn
 from mlx_grpo_kit.qwen3.config import Qwen3Config
 from mlx_grpo_kit.qwen3.matrices import ADAPTER
 from mlx_grpo_kit.runtime import mx
@@ -40,17 +39,6 @@ LOWEST = -200.0
 """A bound for logits below the largest: e to the power of it is 0 in float32, and 0 times it is 0 (not so -inf)."""
 
 
-@dataclass(frozen=True)
-class Layer:
-    """The weights of a transformer block. A norm's weight is a factor of the columns of the map that follows it."""
-
-    qkv: Linear
-    head_norm: Tensor  # [H + K, D]: of queries, with attention's 1 / sqrt(D), and of keys
-    output: Linear
-    gate_up: Linear
-    down: Linear
-
-
 def normed(x: Tensor, eps: float) -> Tensor:
     """x / sqrt(mean(x^2) + eps) over the last axis, in half of the time of `functional.rms_norm`."""
     squares = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_()
@@ -64,6 +52,34 @@ def packed(weight: Tensor, num_rows: int) -> Linear:
         return lambda x: functional.linear(x, weight)
     packed_weight, multiply = pack(weight, num_rows), torch.ops.mkldnn._linear_pointwise
     return lambda x: multiply(x, packed_weight, None, "none", [], "")
+
+
+class PackedLayer(Layer):
+    """A layer whose norms' weights are factors of the columns of the maps that follow them."""
+
+    def __init__(self, config: Qwen3Config, params: Mapping[str, Tensor], prefix: str, num_rows: int):
+        super().__init__(config, params, prefix)
+        self.maps = {name: packed(self.weight(name), num_rows) for name in ("self_attn.o_proj", "mlp.down_proj")}
+        self.sizes = {}
+        for norm, names in AFTER.items():
+            *weights, last = map(self.weight, names)
+            self.maps[norm] = packed(torch.cat([*weights, last]) * self.weight(norm), num_rows)
+            self.sizes[norm] = [sum(map(len, weights)), len(last)]
+        of_queries, of_keys = self.weight("self_attn.q_norm") * config.head_dim**-0.5, self.weight("self_attn.k_norm")
+        heads = config.num_attention_heads, config.num_key_value_heads
+        self.head_norm = torch.cat([of_queries.expand(heads[0], -1), of_keys.expand(heads[1], -1)])  # [H + K, D]
+
+    def linear(self, name: str, x: Tensor) -> Tensor:
+        return self.maps[name](x)
+
+    def after_norm(self, norm: str, x: Tensor) -> Sequence[Tensor]:
+        """All maps but the last in one tensor, and the last."""
+        return self.maps[norm](normed(x, self.config.rms_norm_eps)).split(self.sizes[norm], dim=-1)
+
+    def turned(self, projected: Sequence[Tensor], table: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        both, values = (each.unflatten(-1, (-1, self.config.head_dim)) for each in projected)
+        both = turn(normed(both, self.config.rms_norm_eps) * self.head_norm, table)
+        return *both.split([self.config.num_attention_heads, self.config.num_key_value_heads], dim=2), values
 
 
 class TorchDecoder:
@@ -88,38 +104,20 @@ class TorchDecoder:
         self.params = {name: tensor_of(value) for name, value in params.items()}
         num_rows = len(row_keys)
         self.all_cores = num_rows * sum(each.numel() for each in self.params.values()) > MANY_PRODUCTS
-        self.layers = [self._layer(f"layers.{layer}.", num_rows) for layer in range(config.num_hidden_layers)]
+        prefixes = [f"layers.{layer}." for layer in range(config.num_hidden_layers)]
+        self.layers = [PackedLayer(config, self.params, prefix, num_rows) for prefix in prefixes]
         self.to_logits = packed(output_weight(config, self.params), num_rows)
         uniform = mx.vmap(partial(uniform_numbers, row_keys))(mx.arange(sampling.max_new_tokens))
         self.uniform = torch.from_numpy(np.array(mx.minimum(uniform, LARGEST_UNIFORM)))  # [tokens, B]
-        self.length, self.padding = 0, None  # `padding`: bool [B, 1, P], True where a prompt is padded
+        self.length, self.mask = 0, None  # `mask`: [B, P], 0 where a prompt is padded; None if none is
         self.table: Sequence[Tensor] = ()  # cosines and sines of all positions in the cache
         self.keys: list[Tensor] = []  # per layer [B, K, capacity, D]
         self.values: list[Tensor] = []
 
-    def _layer(self, prefix: str, num_rows: int) -> Layer:
-        config = self.config
-
-        def weight(name: str) -> Tensor:
-            return self.params[f"{prefix}{name}.weight"]
-
-        def after_norm(norm: str, *names: str) -> Linear:
-            return packed(torch.cat([weight(name) for name in names]) * weight(norm), num_rows)
-
-        of_queries = (weight("self_attn.q_norm") * config.head_dim**-0.5).expand(config.num_attention_heads, -1)
-        of_keys = weight("self_attn.k_norm").expand(config.num_key_value_heads, -1)
-        return Layer(
-            qkv=after_norm("input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-            head_norm=torch.cat([of_queries, of_keys]),
-            output=packed(weight("self_attn.o_proj"), num_rows),
-            gate_up=after_norm("post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj"),
-            down=packed(weight("mlp.down_proj"), num_rows),
-        )
-
     def start(self, prompts: Sequence[TokenIds], group_size: int) -> Drawn:
         """Read the prompts and draw the first token of every row."""
         ids, mask = map(torch.from_numpy, pad(prompts, "left"))
-        self.padding = None if mask.all() else mask[:, None] == 0
+        self.mask = None if mask.all() else mask
         shape = (len(prompts), self.config.num_key_value_heads, 0, self.config.head_dim)
         self.keys, self.values = ([torch.empty(shape)] * self.config.num_hidden_layers for _ in range(2))
         self.reserve(ids.shape[1])
@@ -153,42 +151,30 @@ class TorchDecoder:
 
     def _change_rows(self, change: Callable[[Tensor], Tensor]) -> None:
         self.keys, self.values = [*map(change, self.keys)], [*map(change, self.values)]
-        self.padding = None if self.padding is None else change(self.padding)
+        self.mask = None if self.mask is None else change(self.mask)
 
     def _logits(self, ids: Tensor) -> Tensor:
         """Append tokens [B, T]; the logits of what follows, [B, V]."""
-        config, (num_rows, num_tokens) = self.config, ids.shape
-        queries, keys, head_dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
-        here = slice(self.length, self.length + num_tokens)
-        table, hidden_from = [each[here] for each in self.table], self._hidden_from(num_tokens, here.stop)
+        here, hidden, mask = slice(self.length, self.length + ids.shape[1]), None, self.mask
+        if mask is not None:
+            mask = functional.pad(mask, (0, here.stop - mask.shape[1]), value=1)
+        if mask is not None or ids.shape[1] > 1:
+            hidden = hidden_from(ids.shape[1], here.stop, mask, ids.device)
+        table = [each[here] for each in self.table]
         x = functional.embedding(ids, self.params["embedding.weight"])
-        for layer, all_keys, all_values in zip(self.layers, self.keys, self.values, strict=True):
-            heads = layer.qkv(normed(x, config.rms_norm_eps)).unflatten(-1, (-1, head_dim))
-            turned = turn(normed(heads[:, :, : queries + keys], config.rms_norm_eps) * layer.head_norm, table)
-            all_keys[:, :, here] = turned[:, :, queries:].transpose(1, 2)
-            all_values[:, :, here] = heads[:, :, queries + keys :].transpose(1, 2)
-            # The query heads that share keys become rows of one matrix product.
-            folded = turned[:, :, :queries].transpose(1, 2).reshape(num_rows, keys, -1, head_dim)
-            scores = folded @ all_keys[:, :, : here.stop].transpose(-1, -2)
-            if hidden_from is not None:
-                scores = scores.unflatten(2, (-1, num_tokens)).masked_fill(hidden_from, -1e9).flatten(2, 3)
-            mixed = (scores.softmax(-1) @ all_values[:, :, : here.stop]).view(num_rows, queries, num_tokens, head_dim)
-            x = x + layer.output(mixed.transpose(1, 2).flatten(2))
-            gate, up = layer.gate_up(normed(x, config.rms_norm_eps)).chunk(2, dim=-1)
-            x = x + layer.down(functional.silu(gate) * up)
+        for layer, *cache in zip(self.layers, self.keys, self.values, strict=True):
+            x = layer(x, table, partial(self._attend, cache, here, hidden))
         self.length = here.stop
-        last = normed(x[:, -1], config.rms_norm_eps)
+        last = normed(x[:, -1], self.config.rms_norm_eps)
         return self.to_logits(last * self.params["final_norm.weight"])
 
-    def _hidden_from(self, num_tokens: int, num_keys: int) -> Tensor | None:
-        """The keys that a query may not look at, bool [B or 1, 1, 1, T, S], or None if each sees all."""
-        later = None
-        if num_tokens > 1:
-            later = torch.ones(num_tokens, num_keys, dtype=torch.bool).triu(num_keys - num_tokens + 1)[None]
-        if self.padding is not None:
-            padding = functional.pad(self.padding, (0, num_keys - self.padding.shape[-1]))
-            later = padding if later is None else later | padding
-        return None if later is None else later[:, None, None]
+    @staticmethod
+    def _attend(cache: Sequence[Tensor], here: slice, hidden: Tensor | None, queries: Tensor, *own: Tensor) -> Tensor:
+        """Append keys and values [B, T, K, D] to a layer's cache, and mix its values: [B, T, H, D] for such queries."""
+        for kept, each in zip(cache, own, strict=True):
+            kept[:, :, here] = each.transpose(1, 2)
+        keys, values = (kept[:, :, : here.stop] for kept in cache)
+        return attention(queries.transpose(1, 2), keys, values, hidden).transpose(1, 2)
 
     def _draw(self, logits: Tensor, step: int) -> Drawn:
         """Draw a token per row of [B, V], by the formulas of `draw` and `token_logps` in generation/sampling.py."""

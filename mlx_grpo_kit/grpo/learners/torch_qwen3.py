@@ -13,7 +13,7 @@ Shapes: B rows, T tokens, V vocabulary, H query heads, K heads of keys and value
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -32,8 +32,11 @@ WHOLE = 2**26
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Queries [N, H, D], keys and values [N, K, D] -> for each query the values that it mixes: [N, H, D]."""
 
-Block = Callable[[Qwen3Config, Mapping[str, Tensor], str, Tensor, tuple[Tensor, Tensor], Attend], Tensor]
-"""A function that computes a layer like `transformer_block`."""
+AFTER = {
+    "input_layernorm": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "post_attention_layernorm": ("mlp.gate_proj", "mlp.up_proj"),
+}
+"""The linear maps that follow a norm."""
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -64,30 +67,63 @@ def turn(x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
     return x * cos + x.roll(x.shape[-1] // 2, dims=-1) * sin
 
 
-def visible(num_queries: int, num_keys: int, attention_mask: Tensor | None, device: torch.device) -> Tensor:
-    """The keys that each of the last `num_queries` positions may look at: bool [1 or B, 1, num_queries, num_keys].
+def hidden_from(num_queries: int, num_keys: int, attention_mask: Tensor | None, device: torch.device) -> Tensor:
+    """The keys that the last `num_queries` positions may not look at: bool [1 or B, 1, num_queries, num_keys].
 
-    These are the keys at its own position and before, except where `attention_mask` [B, num_keys] is 0.
+    These are the keys after a query's own position, and those where `attention_mask` [B, num_keys] is 0.
     """
-    mask = torch.ones(num_queries, num_keys, dtype=torch.bool, device=device).tril(num_keys - num_queries)[None, None]
-    return mask if attention_mask is None else mask & attention_mask.bool()[:, None, None]
+    later = torch.ones(num_queries, num_keys, dtype=torch.bool, device=device).triu(num_keys - num_queries + 1)
+    return later[None, None] if attention_mask is None else later | (attention_mask == 0)[:, None, None]
 
 
-def attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-    """softmax(Q K^T / sqrt(D)) V with grouped queries: [B, H, T, D], [B, K, S, D] twice -> [B, H, T, D].
+def attention(queries: Tensor, keys: Tensor, values: Tensor, hidden: Tensor | None) -> Tensor:
+    """softmax(Q K^T) V with grouped queries: [B, H, T, D], [B, K, S, D] twice -> [B, H, T, D].
 
-    The formula is written out, because torch's fused kernel is slower on a CPU for short rows.
+    The queries are divided by sqrt(D) already. `hidden` is as `hidden_from` returns it; None hides no key. The formula
+    is written out, because torch's fused kernel is slower on a CPU for short rows.
     """
     (num_rows, num_heads, num_queries, head_dim), num_keys = queries.shape, keys.shape[2]
     # The query heads that share keys become rows of one matrix product.
     sharing = num_heads // keys.shape[1] * num_queries
-    folded = (queries * head_dim**-0.5).reshape(num_rows, keys.shape[1], sharing, head_dim)
-    scores = (folded @ keys.transpose(-1, -2)).view(num_rows, num_heads, num_queries, num_keys)
-    # The score is finite even if a row sees nothing: a padded row whose scores were all -inf would give NaN, and so
-    # would its gradient.
-    weights = scores.masked_fill(~mask, -1e9).softmax(-1)
-    mixed = weights.view(num_rows, keys.shape[1], sharing, num_keys) @ values
-    return mixed.view(num_rows, num_heads, num_queries, head_dim)
+    scores = queries.reshape(num_rows, keys.shape[1], sharing, head_dim) @ keys.transpose(-1, -2)
+    if hidden is not None:
+        # The score is finite even if a row sees nothing: a padded row whose scores were all -inf would give NaN, and so
+        # would its gradient.
+        each = scores.view(num_rows, num_heads, num_queries, num_keys).masked_fill(hidden, -1e9)
+        scores = each.view(scores.shape)
+    return (scores.softmax(-1) @ values).view(num_rows, num_heads, num_queries, head_dim)
+
+
+class Layer:
+    """A layer, [..., hidden] -> [..., hidden]: x + attention(norm(x)), then x + mlp(norm(x)) (pre-norm).
+
+    `after_norm`, `turned` and `linear` are all that it does with its weights; a subclass may do it in another way.
+    """
+
+    def __init__(self, config: Qwen3Config, params: Mapping[str, Tensor], prefix: str):
+        self.config, self.weight = config, lambda name: params[f"{prefix}{name}.weight"]
+
+    def __call__(self, x: Tensor, table: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
+        queries, keys, values = self.turned(self.after_norm("input_layernorm", x), table)
+        x = x + self.linear("self_attn.o_proj", attend(queries, keys, values).flatten(-2))
+        gate, up = self.after_norm("post_attention_layernorm", x)
+        return x + self.linear("mlp.down_proj", functional.silu(gate) * up)
+
+    def linear(self, name: str, x: Tensor) -> Tensor:
+        return functional.linear(x, self.weight(name))
+
+    def norm(self, name: str, x: Tensor) -> Tensor:
+        return rms_norm(x, self.weight(name), self.config.rms_norm_eps)
+
+    def after_norm(self, norm: str, x: Tensor) -> Sequence[Tensor]:
+        normed = self.norm(norm, x)
+        return [self.linear(name, normed) for name in AFTER[norm]]
+
+    def turned(self, projected: Sequence[Tensor], table: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Heads of queries divided by sqrt(D), of keys and of values, from the maps that follow the first norm."""
+        queries, keys, values = (each.unflatten(-1, (-1, self.config.head_dim)) for each in projected)
+        queries, keys = self.norm("self_attn.q_norm", queries), self.norm("self_attn.k_norm", keys)
+        return turn(queries, table) * self.config.head_dim**-0.5, turn(keys, table), values
 
 
 def transformer(
@@ -96,44 +132,14 @@ def transformer(
     input_ids: Tensor,
     positions: Tensor,
     attend: Attend,
-    block: Block | None = None,
+    make_layer: Callable[..., Any] = Layer,
 ) -> Tensor:
-    """All but the output layer: token ids [N] at their positions [N] -> [N, hidden], after the final norm.
-
-    `block` computes a layer, with the arguments of `transformer_block`, which is the default.
-    """
-    table, block = rope_table(config, positions), block or transformer_block
+    """All but the output layer: token ids [N] at their positions [N] -> [N, hidden], after the final norm."""
+    table = rope_table(config, positions)
     x = functional.embedding(input_ids, params["embedding.weight"])
     for layer in range(config.num_hidden_layers):
-        x = block(config, params, f"layers.{layer}.", x, table, attend)
+        x = make_layer(config, params, f"layers.{layer}.")(x, table, attend)
     return rms_norm(x, params["final_norm.weight"], config.rms_norm_eps)
-
-
-def transformer_block(
-    config: Qwen3Config,
-    params: Mapping[str, Tensor],
-    prefix: str,
-    x: Tensor,
-    table: tuple[Tensor, Tensor],
-    attend: Attend,
-) -> Tensor:
-    """One layer, [N, hidden] -> [N, hidden]: x + attention(norm(x)), then x + mlp(norm(x)) (pre-norm)."""
-
-    def linear(name: str, x: Tensor) -> Tensor:
-        return functional.linear(x, params[f"{prefix}{name}.weight"])
-
-    def norm(name: str, x: Tensor) -> Tensor:
-        return rms_norm(x, params[f"{prefix}{name}.weight"], config.rms_norm_eps)
-
-    def heads(name: str) -> Tensor:
-        return linear(f"self_attn.{name}_proj", normed).unflatten(-1, (-1, config.head_dim))
-
-    normed = norm("input_layernorm", x)
-    queries, keys = turn(norm("self_attn.q_norm", heads("q")), table), turn(norm("self_attn.k_norm", heads("k")), table)
-    x = x + linear("self_attn.o_proj", attend(queries, keys, heads("v")).flatten(-2))
-    normed = norm("post_attention_layernorm", x)
-    gated = functional.silu(linear("mlp.gate_proj", normed)) * linear("mlp.up_proj", normed)
-    return x + linear("mlp.down_proj", gated)
 
 
 def output_weight(config: Qwen3Config, params: Mapping[str, Tensor]) -> Tensor:
@@ -153,15 +159,15 @@ def qwen3_forward(
         attention_mask: [B, T] with 1 for a token and 0 for padding on either side.
     """
     num_rows, num_tokens = input_ids.shape
-    mask = visible(num_tokens, num_tokens, attention_mask, input_ids.device)
+    hidden = hidden_from(num_tokens, num_tokens, attention_mask, input_ids.device)
 
     def attend(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         rows = (each.unflatten(0, (num_rows, num_tokens)).transpose(1, 2) for each in (queries, keys, values))
-        return attention(*rows, mask).transpose(1, 2).flatten(0, 1)
+        return attention(*rows, hidden).transpose(1, 2).flatten(0, 1)
 
     positions = torch.arange(num_tokens, device=input_ids.device).repeat(num_rows)
-    hidden = transformer(config, params, input_ids.flatten(), positions, attend)
-    return functional.linear(hidden, output_weight(config, params)).unflatten(0, (num_rows, num_tokens))
+    states = transformer(config, params, input_ids.flatten(), positions, attend)
+    return functional.linear(states, output_weight(config, params)).unflatten(0, (num_rows, num_tokens))
 
 
 def spread(x: Tensor, places: Tensor, count: int) -> Tensor:
@@ -181,7 +187,7 @@ def completion_hidden_states(
     completion_ids: Tensor,
     completion_mask: Tensor,
     prompt_mask: Tensor | None = None,
-    block: Block | None = None,
+    make_layer: Callable[..., Any] = Layer,
 ) -> Tensor:
     """The hidden states that give the logits of every completion token: [B, T, hidden].
 
@@ -194,14 +200,14 @@ def completion_hidden_states(
         completion_ids: int [B, T], padded on the right.
         completion_mask: bool [B, T], True for the tokens whose hidden states are needed.
         prompt_mask: [B / group size, P], 0 for padding; None if no prompt is padded.
-        block: as in `transformer`.
+        make_layer: another function with the arguments of `Layer`.
     """
     (num_prompts, prompt_length), (num_rows, length) = prompt_ids.shape, completion_ids.shape
     group_size, device = num_rows // num_prompts, prompt_ids.device
-    of_prompts = visible(prompt_length, prompt_length, prompt_mask, device)
+    of_prompts = hidden_from(prompt_length, prompt_length, prompt_mask, device)
     if prompt_mask is not None:
         prompt_mask = functional.pad(prompt_mask.repeat_interleave(group_size, dim=0), (0, length - 1), value=1)
-    of_completions = visible(length - 1, prompt_length + length - 1, prompt_mask, device)
+    of_completions = hidden_from(length - 1, prompt_length + length - 1, prompt_mask, device)
     # The completions' tokens that are computed, among all [B, T - 1] that predict another: those with one behind them
     # that counts.
     places = completion_mask[:, 1:].flip(1).cumsum(1).flip(1).flatten().nonzero()[:, 0]
@@ -230,7 +236,7 @@ def completion_hidden_states(
     positions = torch.arange(prompt_length + length - 1, device=device)
     own_positions = picked(positions[prompt_length:].repeat(num_rows), places)
     positions = torch.cat([positions[:prompt_length].repeat(num_prompts), own_positions])
-    hidden, rest = transformer(config, params, input_ids, positions, attend, block).split(split)
+    hidden, rest = transformer(config, params, input_ids, positions, attend, make_layer).split(split)
     first = hidden.unflatten(0, (num_prompts, prompt_length))[:, -1].repeat_interleave(group_size, dim=0)
     rest = spread(rest, places, count).view(num_rows, length - 1, config.hidden_size)
     return torch.cat([first[:, None], rest], dim=1)
@@ -246,7 +252,7 @@ def completion_logps(
     temperature: float = 1.0,
     entropy_gradient: bool = False,
     again: Callable[[], AbstractContextManager] = nullcontext,
-    block: Block | None = None,
+    make_layer: Callable[..., Any] = Layer,
 ) -> tuple[Tensor, Tensor]:
     """Log-probability of every completion token, and the entropy of its distribution: [B, T] twice.
 
@@ -259,9 +265,11 @@ def completion_logps(
         entropy_gradient: True to make the entropy differentiable.
         again: a function that returns the context for recomputation in the backward pass. If a function mode was on in
             the forward pass, pass it here too, because torch leaves every mode for a backward pass.
-        block: as in `transformer`.
+        make_layer: another function with the arguments of `Layer`.
     """
-    hidden = completion_hidden_states(config, params, prompt_ids, completion_ids, completion_mask, prompt_mask, block)
+    hidden = completion_hidden_states(
+        config, params, prompt_ids, completion_ids, completion_mask, prompt_mask, make_layer
+    )
     counted = completion_mask.flatten().nonzero()[:, 0]
     hidden, labels = picked(hidden.flatten(0, 1), counted), picked(completion_ids.flatten().long(), counted)
     weight = output_weight(config, params)

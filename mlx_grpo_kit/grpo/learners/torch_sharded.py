@@ -11,7 +11,7 @@ rounded in another order.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -25,7 +25,7 @@ from torch.utils.checkpoint import checkpoint
 from mlx_grpo_kit.grpo.batch import Batch
 from mlx_grpo_kit.grpo.learners.torch_learner import TorchLearner
 from mlx_grpo_kit.grpo.learners.torch_operations import FasterOperations
-from mlx_grpo_kit.grpo.learners.torch_qwen3 import completion_logps, transformer_block
+from mlx_grpo_kit.grpo.learners.torch_qwen3 import Layer, completion_logps
 from mlx_grpo_kit.grpo.logps import pad_batch
 from mlx_grpo_kit.grpo.loss import Part
 from mlx_grpo_kit.grpo.micro_batches import MicroBatch
@@ -46,10 +46,10 @@ class ShardedTorchLearner(TorchLearner):
         model = _Collected(param_shapes(self.config), tensors, self.world)
         modes = {"use_reentrant": False, "context_fn": lambda: (nullcontext(), FasterOperations())}
 
-        def block(config: Any, params: _Collected, prefix: str, *rest: Any) -> Tensor:
-            return transformer_block(config, params.layer(prefix), prefix, *rest)
+        def make_layer(config: Any, params: _Collected, prefix: str) -> Callable[..., Tensor]:
+            return partial(checkpoint, lambda *given: Layer(config, params.layer(prefix), prefix)(*given), **modes)
 
-        return completion_logps(self.config, model, *given, **options, block=partial(checkpoint, block, **modes))
+        return completion_logps(self.config, model, *given, **options, make_layer=make_layer)
 
     def micro_batches(self, batch: Batch, rows: range, count: int) -> tuple[list[MicroBatch], dict[str, float]]:
         """The micro-batches, as many as in the process with the most: all collect the weights together."""
