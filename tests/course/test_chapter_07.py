@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import mlx_grpo_kit.tensor as T
-from mlx_grpo_kit.course import check
 from mlx_grpo_kit.course.catalogue import find
 from mlx_grpo_kit.course.chapters.chapter_07 import exercises as chapter_07
 from mlx_grpo_kit.course.chapters.chapter_07.verdicts import verdict_on
@@ -103,38 +102,6 @@ def test_first_difference(change, expected):
     assert chapter_07.first_difference(ours, {"w": np.zeros((2, 3)), "b": np.zeros(3)}, 1e-9) == expected
 
 
-def adam_that_rests(w, grad, state, *settings):
-    """Adam that does not move a weight whose gradient is 0, although it has momentum."""
-    after = chapter_07.adam_step(w, grad, state, *settings)
-    return np.where(grad == 0, w, after)
-
-
-def adam_in_float32(w, grad, state, *settings):
-    return chapter_07.adam_step(w, grad, state, *settings).astype(np.float32)
-
-
-def forgets_afterwards(model, optimizer, x, y):
-    loss = T.cross_entropy(model(x), y)
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    return loss.item()
-
-
-@pytest.mark.parametrize(
-    ("number", "answer", "words"),
-    [
-        ("07.4", adam_that_rests, "after step 2"),
-        ("07.4", adam_in_float32, "an array of float32"),
-        ("07.5", forgets_afterwards, "Clear them before backward"),
-    ],
-)
-def test_nearly_right_steps(number, answer, words):
-    note = check(number, answer)
-    assert not note.passed
-    assert words in note.text
-
-
 # -- what the chapter says --------------------------------------------------------------------------------------------
 
 
@@ -208,117 +175,3 @@ def test_training_hides_the_bugs_that_lockstep_names(operation, rules, words):
     accuracy, verdict = trained_with(operation, **rules)
     assert accuracy > 0.94
     assert verdict.startswith(words)
-
-
-def in_one_list(x, y, size, rng):
-    order = list(range(len(x)))
-    rng.shuffle(order)
-    return [
-        ([x[i] for i in order[start : start + size]], [y[i] for i in order[start : start + size]])
-        for start in range(0, len(x), size)
-    ]
-
-
-def as_a_zip(x, y, size, rng):
-    order = rng.permutation(len(x))
-    cuts = range(size, len(x), size)
-    return zip(np.split(x[order], cuts), np.split(y[order], cuts), strict=True)
-
-
-def one_at_a_time(logits, targets):
-    return -sum(T.log_softmax(logits[i], axis=0)[int(k)] for i, k in enumerate(targets)) / len(targets)
-
-
-def in_place(w, grad, state, lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8):
-    if not state:
-        state.update(steps=0, mean=np.zeros_like(w), square=np.zeros_like(w))
-    state["steps"] += 1
-    for name, beta, new in (("mean", beta1, grad), ("square", beta2, grad * grad)):
-        state[name] *= beta
-        state[name] += (1 - beta) * new
-    mean, square = state["mean"] / (1 - beta1 ** state["steps"]), state["square"] / (1 - beta2 ** state["steps"])
-    w -= lr * mean / (square**0.5 + eps)
-    return w
-
-
-def numpys_indices(ours, theirs, tolerance):
-    for name, array in ours.items():
-        wrong = ~np.isclose(array, theirs[name], rtol=0, atol=tolerance)
-        if wrong.any():
-            return [name, list(np.unravel_index(np.abs(array - theirs[name]).argmax(), array.shape))]
-
-
-@pytest.mark.parametrize(
-    ("id", "answer"),
-    [
-        ("07.1", -np.log(0.1)),
-        ("07.2", one_at_a_time),
-        ("07.3", in_one_list),
-        ("07.3", as_a_zip),
-        ("07.4", in_place),
-        ("07.6", numpys_indices),
-        ("07.7", ["backward", "optimizer", "forward", "data"]),
-        ("07.7", ("Backward", "Optimizer", "forward ", "DATA")),
-    ],
-)
-def test_right_answers_in_another_style_pass(id, answer):
-    note = check(id, answer)
-    assert note.passed, note
-
-
-def rotated(x, y, size, rng):
-    order = (np.arange(len(x)) + rng.integers(1, len(x))) % len(x)
-    return [(x[order[at : at + size]], y[order[at : at + size]]) for at in range(0, len(x), size)]
-
-
-def blocks_shuffled_and_then_within(x, y, size, rng):
-    for block in rng.permutation(np.arange(0, len(x), size)):
-        rows = rng.permutation(np.arange(len(x))[block : block + size])
-        yield x[rows], y[rows]
-
-
-@pytest.mark.parametrize("answer", [rotated, blocks_shuffled_and_then_within])
-def test_batches_in_which_neighbours_stay_together_fail(answer):
-    note = check("07.3", answer)
-    assert not note.passed
-    assert "the same examples together" in note.text
-
-
-def test_adam_may_not_change_the_gradient():
-    def answer(w, grad, state, lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8):
-        after = chapter_07.adam_step(w, grad, state, lr, beta1, beta2, eps)
-        grad *= 0
-        return after
-
-    assert "gave new numbers in `grad`, which belongs to the caller" in check("07.4", answer).text
-
-
-@pytest.mark.parametrize(
-    ("answer", "words"),
-    [
-        (lambda x, y, size, rng: ((y, x) for _ in range(3)), r"gave pairs of shapes \(10,\) and \(10, 2\)"),
-        (
-            lambda x, y, size, rng: [list(chapter_07.minibatches(x, y, size, rng))],
-            "gave a list of 3 tuples, not a pair .x, y., expected batch sizes: .4, 4, 2.*labels`\\.",
-        ),
-        (lambda x, y, size, rng: 5, "raised TypeError: 'int' object is not iterable"),
-    ],
-    ids=["y first", "a list of all", "a number"],
-)
-def test_batches_of_another_form_are_described(answer, words):
-    assert re.search(words, check("07.3", answer).text)
-
-
-def test_a_method_is_not_a_loss():
-    def answer(model, optimizer, x, y):
-        chapter_07.train_step(model, optimizer, x, y)
-        return T.cross_entropy(model(x), y).item
-
-    assert "gave a method, not its result (call it with parentheses" in check("07.5", answer).text
-
-
-def test_an_array_is_not_a_plain_number():
-    def answer(model, optimizer, x, y):
-        return np.array(chapter_07.train_step(model, optimizer, x, y))
-
-    assert "gave an array, not a plain number" in check("07.5", answer).text

@@ -49,6 +49,12 @@ SHRUG = Exercise(
         ),
     ),
     explain="If the loss of a fresh network is not close to this, something is wrong before training has begun.",
+    also_right=r"""
+import numpy as np
+
+# by NumPy
+-np.log(0.1)
+""",
 )
 
 
@@ -170,6 +176,10 @@ no graph (3)
         ),
     ),
     run=_loss_and_gradient,
+    also_right=r"""
+# one at a time
+lambda logits, targets: -sum(T.log_softmax(logits[i], axis=0)[int(k)] for i, k in enumerate(targets)) / len(targets)
+""",
 )
 
 
@@ -184,24 +194,6 @@ def minibatches(x, y, size, rng):
 def _for_ever(x, y, size, rng):
     while True:
         yield from minibatches(x, y, size, rng)
-
-
-def _blocks_in_random_order(x, y, size, rng):
-    starts = np.arange(0, len(x), size)
-    for start in rng.permutation(starts):
-        yield x[start : start + size], y[start : start + size]
-
-
-def _shuffled_within_blocks(x, y, size, rng):
-    for start in range(0, len(x), size):
-        chosen = start + rng.permutation(len(x[start : start + size]))
-        yield x[chosen], y[chosen]
-
-
-def _every_nth(x, y, size, rng):
-    count = math.ceil(len(x) / size)
-    for first in rng.permutation(count):
-        yield x[first::count], y[first::count]
 
 
 def ten_examples():
@@ -337,6 +329,31 @@ in place
 - yield x[chosen], y[chosen]
 + yield x[start : start + size], y[start : start + size]
 ! You changed the arrays that you were given, but x and y belong to the caller. Shuffle the row numbers instead.
+
+@ order = rng.permutation(len(x))
+@ for start in range(0, len(x), size):
+@     chosen = order[start : start + size]
+@     yield x[chosen], y[chosen]
+blocks
++ starts = np.arange(0, len(x), size)
++ for start in rng.permutation(starts):
++     yield x[start : start + size], y[start : start + size]
+! You shuffled the batches, but neighbours in the file always share a batch, and files are often sorted. Shuffle the
+! examples instead.
+every nth
++ count = math.ceil(len(x) / size)
++ for first in rng.permutation(count):
++     yield x[first::count], y[first::count]
+! In your answer the same examples share a batch in every epoch. Shuffle the row numbers before you cut them into
+! batches.
+
+within blocks
+- order = rng.permutation(len(x))
+  for start in range(0, len(x), size):
+-     chosen = order[start : start + size]
++     chosen = start + rng.permutation(len(x[start : start + size]))
+! You shuffled examples only within their batch. That changes nothing, because the gradient of a batch is a mean.
+! Shuffle all the row numbers before you cut them into batches.
 """,
         ),
         Mistake(
@@ -352,29 +369,44 @@ in place
             "batch_x, batch_y in minibatches(...)`.",
             3,
         ),
-        Mistake(
-            "blocks",
-            _blocks_in_random_order,
-            "You shuffled the batches, but neighbours in the file always share a batch, and files are often sorted. "
-            "Shuffle the examples instead.",
-            1,
-        ),
-        Mistake(
-            "within blocks",
-            _shuffled_within_blocks,
-            "You shuffled examples only within their batch. That changes nothing, because the gradient of a batch "
-            "is a mean. Shuffle all the row numbers before you cut them into batches.",
-            1,
-        ),
-        Mistake(
-            "every nth",
-            _every_nth,
-            "In your answer the same examples share a batch in every epoch. Shuffle the row numbers before you cut "
-            "them into batches.",
-            1,
-        ),
     ),
     run=_two_epochs,
+    also_right=r"""
+# in one list
+def in_one_list(x, y, size, rng):
+    order = list(range(len(x)))
+    rng.shuffle(order)
+    return [
+        ([x[i] for i in order[start : start + size]], [y[i] for i in order[start : start + size]])
+        for start in range(0, len(x), size)
+    ]
+# as a zip
+def as_a_zip(x, y, size, rng):
+    order = rng.permutation(len(x))
+    cuts = range(size, len(x), size)
+    return zip(np.split(x[order], cuts), np.split(y[order], cuts), strict=True)
+""",
+    also_wrong=r"""
+# y first
+lambda x, y, size, rng: ((y, x) for _ in range(3))
+! gave pairs of shapes (10,) and (10, 2)
+# a list of all
+lambda x, y, size, rng: [list(minibatches(x, y, size, rng))]
+! gave a list of 3 tuples, not a pair (x, y), expected batch sizes
+# a number
+lambda x, y, size, rng: 5
+! raised TypeError: 'int' object is not iterable
+# rotated
+- order = rng.permutation(len(x))
++ order = (np.arange(len(x)) + rng.integers(1, len(x))) % len(x)
+! the same examples together
+# blocks shuffled and then within
+def blocks_shuffled_and_then_within(x, y, size, rng):
+    for block in rng.permutation(np.arange(0, len(x), size)):
+        rows = rng.permutation(np.arange(len(x))[block : block + size])
+        yield x[rows], y[rows]
+! the same examples together
+""",
 )
 
 
@@ -436,10 +468,9 @@ ADAM = Exercise(
         ([0.5, -0.5], [[0.2, -0.1], [0.0, 0.3], [0.1, 0.0], [0.0, 0.0], [-0.4, 0.0]], 0.05),
         *drawn(2, lambda rng: (rng.normal(size=(2, 3)).tolist(), rng.normal(size=(3, 2, 3)).tolist(), 0.03)),
     ),
-    mistakes=(
-        *slips(
-            adam_step,
-            r'''
+    mistakes=slips(
+        adam_step,
+        r'''
 @ m = state["m"] / (1 - beta1 ** state["t"])
 @ v = state["v"] / (1 - beta2 ** state["t"])
 no correction (2)
@@ -484,10 +515,37 @@ ignores its settings (2)
 ! With other betas and another eps your result does not change: use the arguments `beta1`, `beta2` and `eps`, not fixed
 ! numbers.
 ''',
-        ),
     ),
     run=_steps_of_adam,
     in_place=True,
+    also_right=r"""
+# in place
+def in_place(w, grad, state, lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8):
+    if not state:
+        state.update(steps=0, mean=np.zeros_like(w), square=np.zeros_like(w))
+    state["steps"] += 1
+    for name, beta, new in (("mean", beta1, grad), ("square", beta2, grad * grad)):
+        state[name] *= beta
+        state[name] += (1 - beta) * new
+    mean, square = state["mean"] / (1 - beta1 ** state["steps"]), state["square"] / (1 - beta2 ** state["steps"])
+    w -= lr * mean / (square**0.5 + eps)
+    return w
+""",
+    also_wrong=r"""
+# the gradient lost
+- return w - lr * m / (np.sqrt(v) + eps)
++ grad *= 0
++ return w - lr * m / (np.sqrt(v) + eps)
+! gave new numbers in `grad`, which belongs to the caller
+# rests where the gradient is 0
+- return w - lr * m / (np.sqrt(v) + eps)
++ return np.where(grad == 0, w, w - lr * m / (np.sqrt(v) + eps))
+! after step 2
+# in float32
+- return w - lr * m / (np.sqrt(v) + eps)
++ return (w - lr * m / (np.sqrt(v) + eps)).astype(np.float32)
+! an array of float32
+""",
 )
 
 
@@ -597,6 +655,16 @@ a tensor (2)
 """,
     ),
     run=_three_train_steps,
+    also_wrong=r"""
+# a method
+- return loss.item()
++ return loss.item
+! gave a method, not its result (call it with parentheses
+# an array
+- return loss.item()
++ return np.array(loss.item())
+! gave an array, not a plain number
+""",
 )
 
 
@@ -791,6 +859,14 @@ first array only (3)
         ),
     ),
     run=lambda function, build, tolerance: function(*build(), tolerance),
+    also_right=r"""
+# numpys indices
+def numpys_indices(ours, theirs, tolerance):
+    for name, array in ours.items():
+        wrong = ~np.isclose(array, theirs[name], rtol=0, atol=tolerance)
+        if wrong.any():
+            return [name, list(np.unravel_index(np.abs(array - theirs[name]).argmax(), array.shape))]
+""",
 )
 
 VERDICTS = Exercise(
@@ -848,4 +924,10 @@ VERDICTS = Exercise(
         "In D the labels belong to other images, as they do if you shuffle x and y in two different orders: there "
         "is no error, only a loss that stays near 2.3."
     ),
+    also_right=r"""
+# a list
+["backward", "optimizer", "forward", "data"]
+# capital letters
+("Backward", "Optimizer", "forward ", "DATA")
+""",
 )
