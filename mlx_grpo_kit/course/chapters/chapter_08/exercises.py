@@ -102,6 +102,17 @@ one added too early (2)
     ),
     run=_whole,
     explain='A 3 x 3 kernel with padding 1 keeps the size ("same"); if the stride is also 2, it halves the size.',
+    also_right=r"""
+# the length of a range
+lambda size, kernel, stride, padding: len(range(0, size + 2 * padding - kernel + 1, stride))
+""",
+    also_wrong=r"""
+# a float
+lambda *sizes: float(conv_output_size(*sizes))
+! gave 6.0, a float (a length is a whole number
+# odd kernels alone
+lambda size, kernel, stride, padding: (size + 2 * padding - kernel // 2 * 2 - 1) // stride + 1
+""",
 )
 
 
@@ -212,6 +223,27 @@ half the digits
 ''',
     ),
     run=_digits_kept,
+    also_right=r"""
+# a list of sums
+def a_list_of_sums(image, kernels, stride, padding):
+    padded = np.pad(image, [(0, 0)] + [(padding, padding)] * 2).tolist()
+    _, _, size, _ = kernels.shape
+    places = [range(0, len(padded[0]) - size + 1, stride), range(0, len(padded[0][0]) - size + 1, stride)]
+    return [
+        [
+            [
+                sum(padded[c][top + i][left + j] * kernel[c][i][j] for c, i, j in np.ndindex(kernel.shape))
+                for left in places[1]
+            ]
+            for top in places[0]
+        ]
+        for kernel in kernels
+    ]
+""",
+    also_wrong=r"""
+# kernels of 3 x 3
+lambda image, kernels, *rest: conv2d(image, kernels[:, :, :3, :3], *rest)
+""",
 )
 
 
@@ -291,6 +323,19 @@ no padding
         "`np.shares_memory(windows, padded)` is True until the reshape: the view stores no number twice. Only the "
         "reshape copies."
     ),
+    also_right=r"""
+import torch
+
+# by torch
+def by_torch(image, size, stride, padding):
+    unfolded = torch.nn.functional.unfold(torch.tensor(image)[None], size, stride=stride, padding=padding)
+    return unfolded[0].numpy()
+""",
+    also_wrong=r"""
+# a list
+lambda *given: im2col(*given).tolist()
+! gave a list (later cells need a NumPy array
+""",
 )
 
 
@@ -305,14 +350,6 @@ def col2im(columns, shape, size, stride, padding):
         for j in range(across):
             top, left = i * stride, j * stride
             padded[:, top : top + size, left : left + size] += windows[:, :, :, i, j]
-    return padded[:, padding : padding + height, padding : padding + width]
-
-
-def _plus_equals_at_once(columns, shape, size, stride, padding):
-    channels, height, width = shape
-    padded = np.zeros((channels, height + 2 * padding, width + 2 * padding))
-    places = im2col(np.arange(padded.size).reshape(padded.shape), size, stride, 0)
-    padded.reshape(-1)[places] += columns
     return padded[:, padding : padding + height, padding : padding + width]
 
 
@@ -376,14 +413,19 @@ no stride (3)
 - top, left = i * stride, j * stride
 + top, left = i, j
 ! You placed the windows one pixel apart. Stop (i, j) begins at row `i * stride`, column `j * stride`.
+all at once (3)
+- down = (height + 2 * padding - size) // stride + 1
+- across = (width + 2 * padding - size) // stride + 1
+- windows = columns.reshape(channels, size, size, down, across)
+- for i in range(down):
+-     for j in range(across):
+-         top, left = i * stride, j * stride
+-         padded[:, top : top + size, left : left + size] += windows[:, :, :, i, j]
++ places = im2col(np.arange(padded.size).reshape(padded.shape), size, stride, 0)
++ padded.reshape(-1)[places] += columns
+! `array[places] += columns` is the trap described above: of several copies only the last one is written. Go window by
+! window, or use np.add.at.
 """,
-        ),
-        Mistake(
-            "all at once",
-            _plus_equals_at_once,
-            "`array[places] += columns` is the trap described above: of several copies only the last one is "
-            "written. Go window by window, or use np.add.at.",
-            3,
         ),
         Mistake(
             "mean",
@@ -393,6 +435,28 @@ no stride (3)
         ),
     ),
     run=_array,
+    also_right=r"""
+# with add at
+def with_add_at(columns, shape, size, stride, padding):
+    channels, height, width = shape
+    padded = np.zeros((channels, height + 2 * padding, width + 2 * padding))
+    places = im2col(np.arange(padded.size).reshape(padded.shape), size, stride, 0)
+    np.add.at(padded.reshape(-1), places, columns)
+    return padded[:, padding : padding + height, padding : padding + width]
+""",
+    also_wrong=r"""
+import torch
+
+# a tensor
+lambda *given: torch.tensor(col2im(*given))
+! gave a Tensor (later cells need a NumPy array
+# a narrow col2im
+def a_narrow_col2im(columns, shape, size, stride, padding):  # up to the end of the last window
+    channels, *image = shape
+    down, across = ((n + 2 * padding - size) // stride for n in image)
+    narrow = channels, down * stride + size - 2 * padding, across * stride + size - 2 * padding
+    return col2im(columns, narrow, size, stride, padding)
+""",
 )
 
 
@@ -410,20 +474,6 @@ def max_pool_backward(image, grad, size):
 def _blocks(image, size):
     """A view [H', W', size, size]."""
     return image.reshape(image.shape[0] // size, size, image.shape[1] // size, size).swapaxes(1, 2)
-
-
-def _every_maximum(image, grad, size):
-    result = np.zeros(image.shape)
-    blocks = _blocks(image, size)
-    _blocks(result, size)[...] = (blocks == blocks.max((2, 3), keepdims=True)) * grad[:, :, None, None]
-    return result
-
-
-def _shared_by_ties(image, grad, size):
-    result = np.zeros(image.shape)
-    winners = _blocks(image, size) == _blocks(image, size).max((2, 3), keepdims=True)
-    _blocks(result, size)[...] = winners / winners.sum((2, 3), keepdims=True) * grad[:, :, None, None]
-    return result
 
 
 def _last_of_equals(image, grad, size):
@@ -460,37 +510,10 @@ MAX_POOL = Exercise(
     ),
     mistakes=(
         Mistake(
-            "every maximum",
-            _every_maximum,
-            "You gave the whole gradient to each of several equal pixels, so more comes out than went in. Only the "
-            "first of them wins.",
-            2,
-        ),
-        Mistake(
-            "ties share",
-            _shared_by_ties,
-            "You shared the gradient among equal pixels. T.max and torch.amax do that, but a pooling window picks "
-            "one winner, the first.",
-            2,
-        ),
-        Mistake(
             "last of equals",
             _last_of_equals,
             "Among equal pixels you gave the gradient to the last one. The first one wins.",
             2,
-        ),
-        Mistake(
-            "every pixel",
-            lambda image, grad, size: np.kron(grad, np.ones((size, size))),
-            "You gave the gradient to every pixel of the window. A small change of a pixel that lost has no effect, "
-            "so its gradient is 0.",
-            1,
-        ),
-        Mistake(
-            "mean",
-            lambda image, grad, size: np.kron(grad, np.ones((size, size))) / size**2,
-            "That is the gradient of average pooling.",
-            1,
         ),
         *slips(
             max_pool_backward,
@@ -513,10 +536,51 @@ whole numbers
 - result = np.zeros(image.shape)
 + result = np.zeros(image.shape, dtype=int)
 ! A gradient has decimals, and an array of integers drops them. Use `np.zeros(image.shape)`.
+
+@ for i in range(grad.shape[0]):
+@     for j in range(grad.shape[1]):
+@         window = image[i * size : (i + 1) * size, j * size : (j + 1) * size]
+@         row, column = np.unravel_index(np.argmax(window), window.shape)
+@         result[i * size + row, j * size + column] = grad[i, j]
+every maximum (2)
++ blocks = _blocks(image, size)
++ _blocks(result, size)[...] = (blocks == blocks.max((2, 3), keepdims=True)) * grad[:, :, None, None]
+! You gave the whole gradient to each of several equal pixels, so more comes out than went in. Only the first of them
+! wins.
+ties share (2)
++ winners = _blocks(image, size) == _blocks(image, size).max((2, 3), keepdims=True)
++ _blocks(result, size)[...] = winners / winners.sum((2, 3), keepdims=True) * grad[:, :, None, None]
+! You shared the gradient among equal pixels. T.max and torch.amax do that, but a pooling window picks one winner, the
+! first.
+
+@ result = np.zeros(image.shape)
+@ for i in range(grad.shape[0]):
+@     for j in range(grad.shape[1]):
+@         window = image[i * size : (i + 1) * size, j * size : (j + 1) * size]
+@         row, column = np.unravel_index(np.argmax(window), window.shape)
+@         result[i * size + row, j * size + column] = grad[i, j]
+@ return result
+every pixel
++ return np.kron(grad, np.ones((size, size)))
+! You gave the gradient to every pixel of the window. A small change of a pixel that lost has no effect, so its gradient
+! is 0.
+mean
++ return np.kron(grad, np.ones((size, size))) / size**2
+! That is the gradient of average pooling.
 """,
         ),
     ),
     run=_array,
+    also_wrong=r"""
+# a list
+lambda *given: max_pool_backward(*given).tolist()
+! gave a list (later cells
+# into the image
+def into_the_image(image, grad, size):
+    image[...] = max_pool_backward(image, grad, size)
+    return image
+! the right result, but also new numbers in what it was given
+""",
 )
 
 
@@ -686,6 +750,26 @@ ignores its settings (3)
 ''',
     ),
     run=_by_name,
+    also_right=r"""
+# channel by channel
+def channel_by_channel(x, running_mean, running_var, training, momentum=0.1, eps=1e-5):
+    y, running_mean, running_var = np.empty_like(x), running_mean.copy(), running_var.copy()
+    for c in range(x.shape[1]):
+        mean, var = running_mean[c], running_var[c]
+        if training:
+            mean, var = x[:, c].mean(), x[:, c].var()
+            running_mean[c] += momentum * (mean - running_mean[c])
+            running_var[c] += momentum * (x[:, c].var(ddof=1) - running_var[c])
+        y[:, c] = (x[:, c] - mean) / (var + eps) ** 0.5
+    return [y, running_mean, running_var]
+""",
+    also_wrong=r"""
+# in float32
+def in_float32(x, *rest):
+    y, *running = batch_norm(x, *rest)
+    return y.astype(np.float32), *running
+! an array of float32
+""",
 )
 
 SHORTCUT_SLOPE = Exercise(
@@ -723,6 +807,10 @@ SHORTCUT_SLOPE = Exercise(
         "Multiply it out: 1 + the slopes + the products of all pairs + the product of all three. A residual network "
         "is a sum over all paths through it, including the short ones."
     ),
+    also_right=r"""
+# a list
+[0, 1.2]
+""",
 )
 
 
@@ -816,6 +904,13 @@ adds the inner one
 """,
     ),
     run=_block_and_gradient,
+    also_right=r"""
+# adds in place
+def adds_in_place(x, conv1, bn1, conv2, bn2):
+    f = nn.Sequential(conv1, bn1, T.relu, conv2, bn2)(x)
+    f += x
+    return f.relu()
+""",
 )
 
 
@@ -909,6 +1004,10 @@ both from the input
 ! The input of the second convolution is the output of the first, so it goes from out_channels to out_channels.
 """,
     ),
+    also_wrong=r"""
+# no shortcut to fewer channels
+lambda n, m, stride: block_parameters(n, m, stride) - (stride == 1 and n > m) * (n * m + 2 * m)
+""",
 )
 
 
@@ -1019,4 +1118,168 @@ a hard threshold
     ),
     run=examine_layer,
     explain="Every layer of every library is made like this, and few have been checked so thoroughly.",
+    also_right=r'''
+import torch
+class Leak(T.Function):
+    @staticmethod
+    def forward(ctx, x, slope):
+        ctx.x, ctx.slope = x, slope
+        return np.where(x > 0, x, slope * x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * np.where(ctx.x > 0, 1, ctx.slope), grad * np.where(ctx.x > 0, 0, ctx.x)
+def layer_of(function, **parameters):
+    """A module whose forward is `function(x, *parameters)`."""
+
+    class Layer(nn.Module):
+        def __init__(self):
+            for name, value in parameters.items():
+                setattr(self, name, T.Tensor(value, requires_grad=True))
+
+        def forward(self, x):
+            return function(x, *(getattr(self, name) for name in parameters))
+
+    return Layer()
+def noise(*shape):
+    return np.random.default_rng(3).normal(size=shape)
+def twin_of(function, **parameters):
+    class Twin(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            for name, value in parameters.items():
+                setattr(self, name, torch.nn.Parameter(torch.tensor(value)))
+
+        def forward(self, x):
+            return function(x, *(getattr(self, name) for name in parameters))
+
+    return Twin()
+
+# leaky of one
+lambda count: (layer_of(Leak.apply, slope=[0.25]), twin_of(torch.nn.functional.prelu, slope=[0.25]), noise(count, 4))
+# scaled by one number
+- self.center = T.Tensor([-0.5, 0.0, 0.5], requires_grad=True)
++ self.center = T.Tensor(0.5, requires_grad=True)
+- self.center = torch.nn.Parameter(torch.tensor([-0.5, 0.0, 0.5]))
++ self.center = torch.nn.Parameter(torch.tensor(0.5))
+# scaled channels
+class ChannelScale(T.Function):
+    """Undo broadcasting by hand, without storing numbers outside of ctx."""
+
+    @staticmethod
+    def forward(ctx, x, scale):
+        ctx.arrays = x, scale
+        return x * scale[:, None, None]
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, scale = ctx.arrays
+        return grad * scale[:, None, None], np.sum(grad * x, axis=(0, 2, 3))
+def scaled_channels(count):
+    parameters = {"scale": [1.0, 1.0]}
+    twin = twin_of(lambda x, scale: x * scale[:, None, None], **parameters)
+    return layer_of(ChannelScale.apply, **parameters), twin, noise(count, 2, 3, 4).astype(np.float32)
+# root mean square
+class Root(T.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.y = np.sqrt(x)
+        return ctx.y
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad / (2 * ctx.y)
+def root_mean_square(count):
+    """Windows as in pooling, an own operation among the kit's, and examples that have to be positive."""
+
+    def pooled(root, mean):
+        return lambda x, weight: root(mean(x * x) * weight * weight)
+
+    ours = pooled(Root.apply, lambda x: T.mean(x.reshape(len(x), 2, 3), axis=2))
+    theirs = pooled(torch.sqrt, lambda x: x.reshape(len(x), 2, 3).mean(dim=2))
+    return [layer_of(ours, weight=[1.0, 2.0]), twin_of(theirs, weight=[1.0, 2.0]), np.abs(noise(count, 6)) + 0.1]
+# with layers inside
+def with_layers_inside(count):
+    """Linear layers around the operation, so that inner modules have parameters."""
+    nn.manual_seed(0)  # so that no number is near the kink at 0
+
+    class Layer(nn.Module):
+        def __init__(self):
+            self.first, self.slope = nn.Linear(3, 5), T.Tensor([0.1], requires_grad=True)
+
+        def forward(self, x):
+            return Leak.apply(self.first(x), self.slope)
+
+    class Twin(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.slope = torch.nn.Linear(3, 5), torch.nn.Parameter(torch.tensor([0.1]))
+
+        def forward(self, x):
+            return torch.nn.functional.prelu(self.first(x), self.slope)
+
+    return Layer(), Twin(), noise(count, 3)
+''',
+    also_wrong=r"""
+import torch
+
+# no x
+lambda count: own_layer(count)[:2]
+! instead of three things: layer, twin and x
+# no layer
+lambda count: (T.Function, *own_layer(count)[1:])
+! a layer that is a type, not an nn.Module
+# no twin
+lambda count: (own_layer(count)[0], T.Function, own_layer(count)[2])
+! a twin that is a type, not a torch.nn.Module
+# seven examples
+lambda count: (*own_layer(count)[:2], own_layer(7)[2])
+! the first of length 2, one per example
+# a tensor as x
+lambda count: (*own_layer(count)[:2], torch.zeros(count, 3))
+! it has to be a NumPy array
+# a large x
+lambda count: (*own_layer(count)[:2], np.ones((count, 5000)))
+! an x of 10,000 numbers
+# no parameters
+lambda count: (nn.Sequential(T.relu), torch.nn.ReLU(), own_layer(count)[2])
+! a layer without parameters
+# a wrong gradient of x
+- return -slope, slope
++ return slope, slope
+! a wrong gradient: for x[
+# no gradient of the parameter
+- return -slope, slope
++ return -slope, None
+! a wrong gradient: for center[
+# in place
+- return ctx.y
++ x[...] = ctx.y
++ return x
+! forward writes into an array that other operations use too
+# noisy
+- return ctx.y
++ return ctx.y + np.random.normal(size=x.shape)
+! a layer that cannot be examined: fn is not deterministic
+# in float32
+- return ctx.y
++ return ctx.y.astype(np.float32)
+! an output of float32 for an x of float64
+# other names
+- self.center = torch.nn.Parameter(torch.tensor([-0.5, 0.0, 0.5]))
++ self.middle = torch.nn.Parameter(torch.tensor([-0.5, 0.0, 0.5]))
+- return torch.exp(-((x - self.center) ** 2))
++ return torch.exp(-((x - self.middle) ** 2))
+! missing ['center'], unexpected ['middle']
+# an idle parameter
+  self.center = T.Tensor([-0.5, 0.0, 0.5], requires_grad=True)
++ self.idle = T.Tensor([1.0], requires_grad=True)
+- return Bump.apply(x, self.center)
++ return Bump.apply(x, self.center) + 0.0 * self.idle
+  self.center = torch.nn.Parameter(torch.tensor([-0.5, 0.0, 0.5]))
++ self.idle = torch.nn.Parameter(torch.tensor([1.0]))
+- return torch.exp(-((x - self.center) ** 2))
++ return torch.exp(-((x - self.center) ** 2)) + 0.0 * self.idle
+! a parameter, `idle`, whose gradient is 0 everywhere
+""",
 )

@@ -51,6 +51,17 @@ WHEN = Exercise(
         ),
         Mistake("everything computes", "CCCCCCCC", "That would be NumPy. In MLX an operation only waits.", 1),
     ),
+    also_right=r"""
+# with spaces
+"w w c w c c w c"
+# a list
+list("WWCWCCWC")
+""",
+    also_wrong=r"""
+# seven letters
+"WWCWCCW"
+! is not a string of 8 letters
+""",
 )
 
 
@@ -92,10 +103,9 @@ SGD = Exercise(
         ({"only": mx.array([[3.25]])}, {"only": mx.array([[-1.5]])}, 1.0),
         *drawn(3, _ordered),
     ),
-    mistakes=(
-        *slips(
-            sgd,
-            r"""
+    mistakes=slips(
+        sgd,
+        r"""
 @ return {name: value - lr * grads[name] for name, value in params.items()}
 uphill
 + return {name: value + lr * grads[name] for name, value in params.items()}
@@ -106,27 +116,53 @@ no learning rate
 only the step
 + return {name: -lr * grads[name] for name, value in params.items()}
 ! That is only the step. Add it to the value.
+by order
++ pairs = zip(params.items(), grads.values(), strict=True)
++ return {name: value - lr * grad for (name, value), grad in pairs if value.shape == grad.shape}
+! Look up gradients by name. Two dictionaries with the same names may have them in a different order.
+only values (2)
++ return [value - lr * grads[name] for name, value in params.items()]
+! Return a dictionary, with the names.
 """,
-        ),
-        Mistake(
-            "by order",
-            lambda params, grads, lr: {
-                name: value - lr * grad
-                for (name, value), grad in zip(params.items(), grads.values(), strict=True)
-                if value.shape == grad.shape
-            },
-            "Look up gradients by name. Two dictionaries with the same names may have them in a different order.",
-            1,
-        ),
-        Mistake(
-            "only values",
-            lambda params, grads, lr: [value - lr * grads[name] for name, value in params.items()],
-            "Return a dictionary, with the names.",
-            2,
-        ),
     ),
     run=_in_mlx,
     explain="Nothing has been computed yet. The new arrays wait, each with its subtraction.",
+    also_right=r"""
+import numpy as np
+
+# sgd with a loop
+def sgd_with_a_loop(params, grads, lr):
+    new = {}
+    for name in sorted(params):
+        new[name] = mx.array(np.array(params[name]) - lr * np.array(grads[name]))
+    return new
+# by subtract
+lambda params, grads, lr: {name: mx.subtract(params[name], lr * grads[name]) for name in grads}
+""",
+    also_wrong=r"""
+import numpy as np
+
+# sgd in place
+def sgd_in_place(params, grads, lr):
+    for name in params:
+        params[name] -= lr * grads[name]
+    return params
+! the right result, but also new numbers in what it was given
+# sgd in the dictionary
+def sgd_in_the_dictionary(params, grads, lr):
+    for name in params:
+        params[name] = params[name] - lr * grads[name]
+    return params
+! the right result, but also new numbers in what it was given
+# no step
+lambda params, grads, lr: params
+# NumPy arrays
+lambda params, grads, lr: {n: np.array(params[n] - lr * grads[n]) for n in params}
+! of type ndarray
+# lists
+lambda params, grads, lr: {n: (params[n] - lr * grads[n]).tolist() for n in params}
+! of type list
+""",
 )
 
 
@@ -244,6 +280,29 @@ relu at the end too
 """,
     ),
     run=_loss_and_gradients,
+    also_right=r"""
+# loss with indices
+def loss_with_indices(params, images, labels):
+    scores = mx.einsum("nd,dh->nh", images, params["w1"]) + params["b1"]
+    scores = (scores * (scores > 0)) @ params["w2"] + params["b2"]
+    logs = scores - mx.logsumexp(scores, axis=-1, keepdims=True)
+    return -mx.mean(logs[mx.arange(len(labels)), labels])
+# loss with one hot
+def loss_with_one_hot(params, images, labels):
+    scores = mx.addmm(params["b2"], mx.maximum(mx.addmm(params["b1"], images, params["w1"]), 0), params["w2"])
+    chosen = mx.eye(scores.shape[1])[labels]
+    return (mx.logsumexp(scores, axis=1) - (scores * chosen).sum(axis=1)).sum() / len(labels)
+""",
+    also_wrong=r"""
+# loss for few classes
+lambda params, images, labels: digits_loss(params, images, mx.minimum(labels, 2))
+# three losses
+lambda params, images, labels: mx.zeros(3)
+! a loss of shape (3,) (a gradient needs a single number
+# an axis too many
+lambda params, images, labels: digits_loss(params, images, labels)[None]
+! a loss of shape (1,)
+""",
 )
 
 
@@ -346,6 +405,67 @@ the first params
 """,
     ),
     run=_watch_training,
+    also_right=r"""
+# train reading everything
+def train_reading_everything(step, params, batches):
+    losses = []
+    for batch in batches:
+        params, loss = step(params, batch)
+        losses.append(float(loss))
+        mx.eval(list(params.values()))
+    return [params, losses]
+# train recursively
+def train_recursively(step, params, batches):
+    if not batches:
+        return params, []
+    after, loss = step(params, batches[0])
+    mx.eval(after, loss)
+    rest, losses = train_recursively(step, after, batches[1:])
+    return rest, [loss.item(), *losses]
+# train evaluating first
+def train_evaluating_first(step, params, batches):
+    losses = []
+    for batch in batches:
+        mx.eval(params)
+        params, loss = step(params, batch)
+        losses.append(loss.item())
+    mx.eval(params)
+    return params, losses
+""",
+    also_wrong=r"""
+# train every third
+def train_every_third(step, params, batches):
+    losses = []
+    for number, batch in enumerate(batches):
+        params, loss = step(params, batch)
+        losses.append(loss)
+        if number % 3 == 2:
+            mx.eval(params)
+    mx.eval(params)
+    return params, [loss.item() for loss in losses]
+! still waited when a step began
+# train every other
+def train_every_other(step, params, batches):
+    losses = []
+    for number, batch in enumerate(batches):
+        params, loss = step(params, batch)
+        losses.append(loss)
+        if number % 2:
+            mx.eval(params, loss)
+    mx.eval(params, losses)
+    return params, [loss.item() for loss in losses]
+! still waited when a step began
+# train without a list
+def train_without_a_list(step, params, batches):
+    for batch in batches:
+        params, loss = step(params, batch)
+        mx.eval(params, loss)
+    return params, loss.item()
+! losses of type float (return a list
+# one step
+lambda step, params, batches: step(params, batches[0])
+! still wait
+""",
 )
 
 
@@ -411,10 +531,9 @@ MAKE_LOSS = Exercise(
         "Move the line with `model(params, x)` into `loss_fn`, whose own `params` then hides the outer one.",
     ),
     cases=drawn(2, _regression(affine)) + drawn(2, _regression(bend), seed=1),
-    mistakes=(
-        *slips(
-            make_loss,
-            r"""
+    mistakes=slips(
+        make_loss,
+        r"""
 outside
 - def loss_fn(params):
 -     outputs = model(params, x)
@@ -436,24 +555,29 @@ through Python
 sum (2)
 + return (outputs - y).square().sum()
 ! Take the mean, as before; only one line was in the wrong place.
+
+@ def loss_fn(params):
+@     outputs = model(params, x)
+@     return (outputs - y).square().mean()
+@
+@ return loss_fn
+half of it (2)
++ return lambda tracked: (model({"w": tracked["w"], "b": params["b"]}, x) - y).square().mean()
+! You use the w that `loss_fn` is given, but the old b from outside.
+called at once (2)
++ return (model(params, x) - y).square().mean()
+! Return the function, so that it can be called with other parameters.
 """,
-        ),
-        Mistake(
-            "half of it",
-            lambda model, params, x, y: (
-                lambda tracked: (model({"w": tracked["w"], "b": params["b"]}, x) - y).square().mean()
-            ),
-            "You use the w that `loss_fn` is given, but the old b from outside.",
-            2,
-        ),
-        Mistake(
-            "called at once",
-            lambda model, params, x, y: (model(params, x) - y).square().mean(),
-            "Return the function, so that it can be called with other parameters.",
-            2,
-        ),
     ),
     run=_at_new_parameters,
+    also_right=r"""
+# make loss as lambda
+lambda model, params, x, y: lambda p: mx.mean(mx.square(y - model(p, x)))
+""",
+    also_wrong=r"""
+# absolute distances
+lambda model, params, x, y: lambda p: (model(p, x) - y).abs().mean()
+""",
 )
 
 
@@ -555,6 +679,38 @@ lr in the velocity
 """,
     ),
     run=_compiled_twice,
+    also_right=r"""
+# momentum with loops
+def momentum_with_loops(params, velocity, grads, lr):
+    new_params, new_velocity = dict(params), dict(velocity)
+    for name in sorted(params):
+        new_velocity[name] = grads[name] + velocity[name] * 0.9
+        new_params[name] = params[name] - new_velocity[name] * lr
+    return [new_params, new_velocity]
+""",
+    also_wrong=r"""
+# momentum in place
+def momentum_in_place(params, velocity, grads, lr):
+    for name in params:
+        velocity[name] = 0.9 * velocity[name] + grads[name]
+        params[name] = params[name] - lr * velocity[name]
+    return params, velocity
+! also new numbers in what it was given
+# momentum with a global
+LR = mx.array(0.1)
+def momentum_with_a_global(params, velocity, grads, lr):
+    velocity = {name: 0.9 * velocity[name] + grads[name] for name in params}
+    return {name: params[name] - LR * velocity[name] for name in params}, velocity
+! `LR`, a global that `momentum_with_a_global` uses
+# momentum that remembers
+MEMORY = {}
+def momentum_that_remembers(params, velocity, grads, lr):
+    MEMORY.setdefault("velocity", {name: mx.zeros_like(value) for name, value in params.items()})
+    new = {name: 0.9 * MEMORY["velocity"][name] + grads[name] for name in params}
+    MEMORY["velocity"] = new
+    return {name: params[name] - lr * new[name] for name in params}, new
+! `MEMORY
+""",
 )
 
 
@@ -663,6 +819,34 @@ overflows (2)
         "The kit's own rule is in mlx_grpo_kit/qwen3/kernels.py. It keeps the sigmoid from the forward pass, which "
         "saves an exponential in the backward pass."
     ),
+    also_right=r"""
+# rule from the output of silu
+def rule_from_the_output_of_silu(primals, cotangent, output):
+    gate, up = primals
+    silu = gate * mx.sigmoid(gate)
+    return [cotangent * up * (mx.sigmoid(gate) + silu - silu * mx.sigmoid(gate)), silu * cotangent]
+# rule by vjp
+lambda primals, cotangent, output: tuple(mx.vjp(lambda g, u: g * mx.sigmoid(g) * u, list(primals), [cotangent])[1])
+""",
+    also_wrong=r"""
+import numpy as np
+
+# rule summed
+lambda primals, cotangent, output: tuple(grad.sum() for grad in gated_silu_rule(primals, cotangent, output))
+! gradients of shapes () and ()
+# rule of one
+lambda primals, cotangent, output: gated_silu_rule(primals, cotangent, output)[0]
+! a rule that returned array (return a tuple of two gradients
+# rule as dictionary
+lambda primals, cotangent, output: dict(zip(("gate", "up"), gated_silu_rule(primals, cotangent, output), strict=True))
+! a rule that returned dict
+# rule in numpy
+lambda primals, cotangent, output: tuple(map(np.array, gated_silu_rule(primals, cotangent, output)))
+! a gradient of type ndarray
+# no gradient of the gate
+lambda primals, cotangent, output: (None, cotangent)
+! a gradient of type NoneType
+""",
 )
 
 
@@ -740,10 +924,9 @@ CURVATURE = Exercise(
         *drawn(1, _direction(wave, 1), seed=3),
         *drawn(1, _direction(quartic, MANY), seed=4),
     ),
-    mistakes=(
-        *slips(
-            curvature_along,
-            r"""
+    mistakes=slips(
+        curvature_along,
+        r"""
 @ return mx.grad(lambda y: (mx.grad(loss_fn)(y) * v).sum())(x)
 of x
 + return mx.grad(lambda y: (mx.grad(loss_fn)(x) * v).sum())(x)
@@ -762,24 +945,35 @@ squared (2)
 at v (2)
 + return mx.grad(lambda y: (mx.grad(loss_fn)(y) * v).sum())(v)
 ! Take the outer gradient at x; v is the direction.
+the diagonal (2)
++ return mx.grad(lambda y: mx.grad(loss_fn)(y).sum())(x) * v
+! If you multiply by v after the second gradient, v cannot tell the columns of the Hessian apart. Multiply inside.
+row by row
++ return mx.stack([(mx.grad(lambda y, i=i: mx.grad(loss_fn)(y)[i])(x) * v).sum() for i in range(x.size)])
+! That is the Hessian, row by row, with a gradient for each parameter. Sum gradient * v, then differentiate.
 """,
-        ),
-        Mistake(
-            "the diagonal",
-            lambda loss_fn, x, v: mx.grad(lambda y: mx.grad(loss_fn)(y).sum())(x) * v,
-            "If you multiply by v after the second gradient, v cannot tell the columns of the Hessian apart. "
-            "Multiply inside.",
-            2,
-        ),
-        Mistake(
-            "row by row",
-            lambda loss_fn, x, v: mx.stack(
-                [(mx.grad(lambda y, i=i: mx.grad(loss_fn)(y)[i])(x) * v).sum() for i in range(x.size)]
-            ),
-            "That is the Hessian, row by row, with a gradient for each parameter. Sum gradient * v, then "
-            "differentiate.",
-            1,
-        ),
     ),
     run=_by_two_gradients,
+    also_right=r"""
+# along by jvp
+lambda loss_fn, x, v: mx.jvp(mx.grad(loss_fn), [x], [v])[1][0]
+# along through a slope
+lambda loss_fn, x, v: mx.grad(lambda y: mx.jvp(loss_fn, [y], [v])[1][0])(x)
+""",
+    also_wrong=r"""
+# along by all rows at once
+def along_by_all_rows_at_once(loss_fn, x, v):
+    gradient = mx.grad(loss_fn)
+    return mx.vmap(lambda unit: mx.vjp(gradient, [x], [unit])[1][0])(mx.eye(x.size)) @ v
+! held an array of the size of the Hessian
+# along by differences
+def along_by_differences(loss_fn, x, v):
+    gradient = mx.grad(loss_fn)
+    return (gradient(x + 1e-2 * v) - gradient(x - 1e-2 * v)) / 2e-2
+# the slope times v
+lambda loss_fn, x, v: mx.grad(loss_fn)(x) * v
+# a list
+lambda loss_fn, x, v: curvature_along(loss_fn, x, v).tolist()
+! a list (return an array
+""",
 )
