@@ -160,6 +160,138 @@ no seed (3)
     explain="Thousands of completions, and their frequencies are the model's: greedy decoding, top-k, a temperature of "
     "0.85 at any place or a shift by one place would have shown. (A filter that takes away less than 1% of the "
     "probability might not have.) A correct sampler fails this check about once in a million.",
+    also_right=r"""
+from mlx_grpo_kit.generation import SamplingConfig, generate
+
+# without padding, by Gumbel noise
+def by_gumbel(config, params, prompts, ends, max_new_tokens, seed):
+    completions, rng = [None] * len(prompts), np.random.default_rng(seed)
+    for length in {*map(len, prompts)}:
+        rows = [row for row, prompt in enumerate(prompts) if len(prompt) == length]
+        ids, lengths = np.array([prompts[row] for row in rows]), np.full(len(rows), max_new_tokens)
+        for place in range(max_new_tokens):
+            logits = np.array(qwen3_forward(config, params, mx.array(ids))[:, -1])
+            tokens = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+            lengths = np.where(np.isin(tokens, ends) & (lengths > place), place + 1, lengths)
+            ids = np.column_stack([ids, tokens])
+        for row, each, longest in zip(rows, ids, lengths, strict=True):
+            completions[row] = each[length : length + longest].tolist()
+    return completions
+# by the kit
+def by_the_kit(config, params, prompts, ends, max_new_tokens, seed):
+    sampling = SamplingConfig(max_new_tokens)
+    return generate(config, params, prompts, sampling=sampling, eos_token_ids=ends, seed=seed).completions
+""",
+    also_wrong=r"""
+from mlx_grpo_kit.generation import SamplingConfig, generate
+
+# a temperature near 0
+- tokens = mx.random.categorical(logits, key=key)
++ tokens = mx.random.categorical(logits / 1e-6, key=key)
+! That is greedy decoding
+# a temperature of 0.85
+- tokens = mx.random.categorical(logits, key=key)
++ tokens = mx.random.categorical(logits / 0.85, key=key)
+! at temperature 1
+# a temperature of 0.5, by the model
+lambda config, params, *rest: sample(config, {**params, "final_norm.weight": params["final_norm.weight"] * 2}, *rest)
+! at temperature 1
+# a temperature of 3
+- tokens = mx.random.categorical(logits, key=key)
++ tokens = mx.random.categorical(logits / 3, key=key)
+! as if the logits had been divided by a temperature above 1
+# a temperature of 0.85 at the first place
+- tokens = mx.random.categorical(logits, key=key)
++ tokens = mx.random.categorical(logits / (0.85 if ids.shape[1] == width else 1), key=key)
+! at temperature 1
+# a temperature of 0.85 at the second place
+- tokens = mx.random.categorical(logits, key=key)
++ tokens = mx.random.categorical(logits / (0.85 if ids.shape[1] == width + 1 else 1), key=key)
+! at temperature 1
+# a temperature of 0.85 at the third place
+- tokens = mx.random.categorical(logits, key=key)
++ tokens = mx.random.categorical(logits / (0.85 if ids.shape[1] == width + 2 else 1), key=key)
+! at temperature 1
+# a temperature of 0.7 at the second place
+- tokens = mx.random.categorical(logits, key=key)
++ tokens = mx.random.categorical(logits / (0.7 if ids.shape[1] == width + 1 else 1), key=key)
+! in place 2 of the completions
+# a temperature of 0.02 at the third place
+- tokens = mx.random.categorical(logits, key=key)
++ tokens = mx.random.categorical(logits * (50 if ids.shape[1] == width + 2 else 1), key=key)
+! in place 3 of the completions
+# never one token
+- tokens = mx.random.categorical(logits, key=key)
++ tokens = mx.random.categorical(mx.where(mx.arange(logits.shape[-1]) == 1, -1e9, logits), key=key)
+! token 0 in 6%, 1 in 0%
+# five tokens
+- tokens = mx.random.categorical(logits, key=key)
++ tokens = mx.random.categorical(mx.where(logits >= mx.sort(logits, axis=-1)[:, -5, None], logits, -1e9), key=key)
+! no top-k, no top-p
+# fifty tokens
+- tokens = mx.random.categorical(logits, key=key)
++ least = mx.sort(logits, axis=-1)[:, -min(50, logits.shape[-1]), None]
++ tokens = mx.random.categorical(mx.where(logits >= least, logits, -1e9), key=key)
+! no top-k, no top-p
+# top-p
+def with_top_p(config, params, prompts, ends, max_new_tokens, seed):
+    sampling = SamplingConfig(max_new_tokens, top_p=0.95)
+    return generate(config, params, prompts, sampling=sampling, eos_token_ids=ends, seed=seed).completions
+! no top-k, no top-p
+# one first token for all rows of a prompt
+  tokens = mx.random.categorical(logits, key=key)
++ if ids.shape[1] == width:
++     tokens = tokens[mx.array([prompts.index(prompt) for prompt in prompts])]
+! of the rows, where the model has
+# the last token forgotten
+lambda config, params, prompts, *rest: sample(config, params, [prompt[:-1] or prompt for prompt in prompts], *rest)
+! belong one place earlier
+# no end tokens
+- completions.append(row[:length])
++ completions.append([token for token in row[:length] if token not in ends])
+! Keep the end token
+# padded with zeros
+- completions.append(row[:length])
++ completions.append(row[:length] + [0] * (max_new_tokens - length))
+! A completion stops with its first end token
+# one token too many
+- for key in mx.random.split(mx.random.key(seed), max_new_tokens):
++ for key in mx.random.split(mx.random.key(seed), max_new_tokens + 1):
+! at most 3 were asked for
+# with the prompt
+- return completions
++ return [prompt + each for prompt, each in zip(prompts, completions)]
+! at most 3 were asked for
+# the longest first
+  width = max(map(len, prompts))
++ prompts = sorted(prompts, key=len, reverse=True)
+! in another order than the prompts
+# one of them lost
+- return completions
++ return completions[:-1]
+! completions for
+# always the same seed
+lambda *arguments: sample(*arguments[:-1], 7)
+! The seed has no influence
+# seven seeds
+lambda *arguments: sample(*arguments[:-1], arguments[-1] % 7)
+! the same completions for the seeds 3 and 1153152003
+# a thousand seeds
+lambda *arguments: sample(*arguments[:-1], arguments[-1] % 1000)
+! the same completions for the seeds 3 and 1153152003
+# 16 bits of the seed
+lambda *arguments: sample(*arguments[:-1], arguments[-1] % 2**16)
+! the same completions for the seeds 3 and 1073741827
+# no large seeds
+lambda *arguments: sample(*arguments[:-1], min(arguments[-1], 10_000))
+! the same completions for the seeds 1153152003 and 1073741827
+# a text
+lambda *arguments: "46"
+! a str, where a list
+# a token that is none
+lambda *arguments: [[6]] * len(arguments[2])
+! token ids go from 0 to 5
+""",
 )
 
 
@@ -374,6 +506,87 @@ a part without a gradient (3)
     ),
     run=_score,
     explain="Checked against every row by itself, without padding, with a log-softmax in float64.",
+    also_right=r"""
+import mlx.nn as nn
+
+# row by row
+def row_by_row(config, params, prompts, completions):
+    longest, rows = max(map(len, completions)), []
+    for prompt, completion in zip(prompts, completions, strict=True):
+        logits = qwen3_forward(config, params, mx.array([prompt + completion]))[0, len(prompt) - 1 : -1]
+        row = -nn.losses.cross_entropy(logits, mx.array(completion))
+        rows.append(mx.pad(row, [(0, longest - len(completion))], constant_values=7.0))
+    mask = np.array([[place < len(each) for place in range(longest)] for each in completions])
+    return [mx.stack(rows), mask]
+# the kit's, with a list
+def with_a_list(config, params, prompts, completions):
+    logps, mask = per_token_logps(config, params, prompts, completions)
+    return logps, mask.tolist()
+""",
+    also_wrong=r"""
+import mlx.nn as nn
+
+def changed(logps=lambda logps: logps, mask=lambda logps, mask: mask, prompt=lambda prompt: prompt):
+    def answer(config, params, prompts, completions):
+        found, real = completion_logps(config, params, [*map(prompt, prompts)], completions)
+        return logps(found), mask(found, real)
+    return answer
+
+def constant(name):
+    def answer(config, params, *rest):
+        return completion_logps(config, {**params, name: mx.stop_gradient(params[name])}, *rest)
+    return answer
+
+# one place off, row by row
+def scored_by_their_own_place(config, params, prompts, completions):
+    longest, rows = max(map(len, completions)), []
+    for prompt, completion in zip(prompts, completions, strict=True):
+        logits = qwen3_forward(config, params, mx.array([prompt + completion]))[0, len(prompt) :]
+        rows.append(mx.pad(-nn.losses.cross_entropy(logits, mx.array(completion)), [(0, longest - len(completion))]))
+    return mx.stack(rows), np.array([[place < len(each) for place in range(longest)] for each in completions])
+! at its *own* position
+# a shifted mask
+changed(mask=lambda logps, mask: mx.array(np.roll(mask, 1, axis=1)))
+! a mask whose row 0 is [0, 1, 1], where [1, 1, 0] was expected
+# half a mask
+changed(mask=lambda logps, mask: mask * 0.5)
+! a mask whose row 0 is [0.5, 0.5, 0], where [1, 1, 0] was expected
+# a mask of negative numbers
+changed(mask=lambda logps, mask: mask * (logps < 0))
+! a mask whose row 0
+# a mask of numbers that are not 0
+changed(mask=lambda logps, mask: logps * mask != 0)
+! a mask whose row 0
+# no log-probability below -20
+changed(lambda logps: mx.maximum(logps, -20.0))
+# no probability of 0
+changed(lambda logps: mx.log(mx.exp(logps) + 1e-12))
+# rounded probabilities
+changed(lambda logps: mx.log(mx.exp(logps)))
+! a gradient that is not finite
+# short prompts
+changed(prompt=lambda prompt: prompt[-8:])
+# in NumPy
+changed(np.array)
+! the way back to `params` is cut
+# half of the gradient
+changed(lambda logps: logps / 2 + mx.stop_gradient(logps / 2))
+! a part of them is a constant
+# a constant norm of keys
+constant("layers.0.self_attn.k_norm.weight")
+! a part of them is a constant
+# a constant norm
+constant("layers.1.input_layernorm.weight")
+! a part of them is a constant
+# a constant embedding
+constant("embedding.weight")
+! a part of them is a constant
+# the mask first
+lambda *arguments: completion_logps(*arguments)[::-1]
+! the mask first
+# no mask
+lambda *arguments: completion_logps(*arguments)[0]
+""",
 )
 
 
@@ -545,6 +758,91 @@ every so many
     ),
     run=_compare,
     explain="Many rules have these properties. Which of them is best is a question for paired seeds, below.",
+    also_right=r"""
+# leave-one-out
+def leave_one_out(rewards, group_size):
+    groups = mx.array(rewards).reshape(-1, group_size)
+    others = (groups.sum(axis=1, keepdims=True) - groups) / (group_size - 1)
+    return (groups - others).reshape(-1)
+# minus the mean
+def minus_the_mean(rewards, group_size):
+    found = []
+    for start in range(0, len(rewards), group_size):
+        group = rewards[start : start + group_size]
+        found += [each - sum(group) / group_size for each in group]
+    return found
+# the sign
+- return (above / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)).reshape(-1).tolist()
++ return np.sign(np.round(above, 9)).reshape(-1)
+""",
+    also_wrong=r"""
+from scipy.stats import rankdata
+
+def by_group(rule):
+    return lambda rewards, size: np.concatenate([rule(row) for row in np.reshape(rewards, (-1, size)).astype(float)])
+
+# over the batch, in MLX
+def over_the_batch(rewards, group_size):
+    rewards = mx.array(rewards)
+    return (rewards - rewards.mean()) / (rewards.var().sqrt() + 1e-4)
+! Compare within the group
+# ranks
+by_group(lambda group: rankdata(group) - (len(group) + 1) / 2)
+! without the sign of the distance
+# the median
+by_group(lambda group: group - np.median(group))
+! Compare with the *mean* of the group
+# between the best and the worst
+by_group(lambda group: group - (group.max() + group.min()) / 2)
+! without the sign of the distance
+# divided by the mean
+by_group(lambda group: (group - group.mean()) / (group.mean() + 1e-4))
+! without the sign of the distance
+# rounded
+by_group(lambda group: np.round(group - group.mean(), 2))
+! without the sign of the distance
+# right or wrong
+by_group(lambda group: (group > 0.5) - (group > 0.5).mean())
+# squared
+by_group(lambda group: group**2 - (group**2).mean())
+! without the sign of the distance
+# from 0 to 1
+by_group(lambda group: np.clip(group, 0, 1) - np.clip(group, 0, 1).mean())
+# divided by a running spread
+def running(rewards, group_size):
+    spread, found = 1.0, []
+    for group in np.reshape(rewards, (-1, group_size)):
+        found += [*((group - group.mean()) / spread)]
+        spread = 0.9 * spread + 0.1 * group.std()
+    return found
+! whose size, not their sign, changes with the rewards of other groups
+# whole numbers, minus the mean
+def with_whole_numbers(rewards, group_size):
+    found = np.zeros_like(np.array(rewards))
+    found[:] = by_group(lambda group: group - group.mean())(rewards, group_size)
+    return found
+! drops every fraction
+# divided by the spread of the batch
+lambda rewards, size: by_group(lambda group: group - group.mean())(rewards, size) / (np.std(rewards) + 1e-4)
+! divide by the spread of the group, or by nothing
+# groups of every so many
+def of_its_neighbours(rewards, group_size):
+    groups = len(rewards) // group_size
+    return [each - np.mean(rewards[place % groups :: groups]) for place, each in enumerate(rewards)]
+! next to each other
+# the rewards as they are
+lambda rewards, size: rewards
+! the rewards themselves
+# the mean minus the reward
+by_group(lambda group: group.mean() - group)
+! learn to be wrong
+# one number short
+lambda rewards, size: advantages(rewards, size)[:-1]
+! numbers for
+# a table
+lambda rewards, size: np.reshape(advantages(rewards, size), (-1, size))
+! not one list of numbers
+""",
 )
 
 
@@ -738,6 +1036,66 @@ the end token left out (3)
     ),
     run=_differentiate,
     explain="Every number equals the kit's, and the kit's equals TRL's.",
+    also_right=r"""
+import mlx.nn as nn
+
+# REINFORCE, row by row
+def of_reinforce(config, params, prompts, completions, advantages):
+    def objective(params):
+        total = 0.0
+        for prompt, completion, push in zip(prompts, completions, advantages):
+            logits = qwen3_forward(config, params, mx.array([prompt + completion]))[0, len(prompt) - 1 : -1]
+            total -= push * nn.losses.cross_entropy(logits, mx.array(completion)).sum()
+        return total / sum(map(len, completions))
+
+    _, grads = mx.value_and_grad(objective)(params)
+    return {name: -grad for name, grad in grads.items()}
+# two micro-batches, in NumPy
+def in_pieces(config, params, prompts, completions, advantages):
+    count, total = sum(map(len, completions)), {}
+    for part in (slice(0, 6), slice(6, None)):
+        grads = gradient(config, params, prompts[part], completions[part], advantages[part])
+        share = sum(map(len, completions[part])) / count
+        total = {name: total.get(name, 0) + share * np.array(each) for name, each in grads.items()}
+    return total
+""",
+    also_wrong=r"""
+import mlx.nn as nn
+
+# prompt tokens count, row by row
+def of_everything(config, params, prompts, completions, advantages):
+    def loss(params):
+        total, count = 0.0, 0
+        for prompt, completion, advantage in zip(prompts, completions, advantages, strict=True):
+            ids = mx.array([prompt + completion])
+            total += nn.losses.cross_entropy(qwen3_forward(config, params, ids)[0, :-1], ids[0, 1:]).sum() * advantage
+            count += ids.size - 1
+        return total / count
+
+    return mx.grad(loss)(params)
+! The prompt's tokens are in the loss
+# centred before
+lambda *arguments: gradient(*arguments[:-1], np.subtract(arguments[-1], np.mean(arguments[-1])).tolist())
+! Take the advantages as they are
+# small advantages left out
+- return -(ratio * advantages * mask).sum() / mask.sum()
++ return -(ratio * advantages * mask).sum() / (mask * (mx.abs(advantages) > 0.01)).sum()
+! their tokens count
+# over all places
+- return -(ratio * advantages * mask).sum() / mask.sum()
++ return -(ratio * advantages * mask).sum() / mask.size
+# over forty tokens at least
+- return -(ratio * advantages * mask).sum() / mask.sum()
++ return -(ratio * advantages * mask).sum() / mx.maximum(mask.sum(), 40)
+# old log-probabilities computed again
+- ratio = mx.exp(logps - mx.stop_gradient(logps))
++ old, _ = completion_logps(config, params, prompts, completions)
++ ratio = mx.exp(logps - old)
+! The old log-probabilities have a gradient too
+# the sign of the result
+lambda *arguments: {name: -each for name, each in gradient(*arguments).items()}
+! The sign is reversed
+""",
 )
 
 
@@ -985,6 +1343,23 @@ LOSS = Extension(
     mistakes=mistakes_with(NO_DIFFERENCE),
     explain="The kit's example is the paper's loss, a mean over answers of the mean over their tokens: `mean_of_means` "
     "in `mlx_grpo_kit/course/chapters/chapter_24/measured.py`.",
+    also_wrong=r"""
+from mlx_grpo_kit.course.chapters.chapter_24.exercises import NO_DIFFERENCE
+from mlx_grpo_kit.course.chapters.chapter_24.paired import as_if_run
+
+# four seeds
+("no difference", as_if_run({name: values[:4] for name, values in NO_DIFFERENCE.items()}))
+! Fewer than five seeds
+# a claim that is not shown
+("better", as_if_run(NO_DIFFERENCE))
+! do not show that difference
+# another claim
+("much better", NO_DIFFERENCE)
+! is not one of the claims
+# typed numbers
+("no difference", NO_DIFFERENCE)
+! do not come from `paired`
+""",
 )
 
 BASELINE = Extension(
@@ -1008,6 +1383,26 @@ BASELINE = Extension(
     mistakes=mistakes_with(NO_DIFFERENCE),
     explain="The kit's example has no baseline at all, and 40 steps: `rewards_only` in "
     "`mlx_grpo_kit/course/chapters/chapter_24/measured.py`.",
+    also_wrong=r"""
+from mlx_grpo_kit.course.chapters.chapter_24.exercises import MEASURED, NO_DIFFERENCE
+from mlx_grpo_kit.course.chapters.chapter_24.paired import as_if_run
+
+# the other sign
+("better", as_if_run(MEASURED["loss"]))
+! The difference has the other sign
+# measured numbers, typed
+("worse", MEASURED["loss"])
+! do not come from `paired`
+# no claim
+MEASURED["loss"]
+! is not a tuple
+# no report
+("better", [0.1] * 5)
+! is not a report
+# equal numbers
+("no difference", as_if_run({**NO_DIFFERENCE, "after": NO_DIFFERENCE["before"]}))
+! Adam cancel
+""",
 )
 
 TASK = Extension(
@@ -1032,4 +1427,18 @@ TASK = Extension(
     mistakes=mistakes_with(NO_DIFFERENCE),
     explain="The kit's example gives credit for each right digit: `digits` in "
     "`mlx_grpo_kit/course/chapters/chapter_24/measured.py`.",
+    also_wrong=r"""
+from mlx_grpo_kit.course.chapters.chapter_24.exercises import NO_DIFFERENCE
+from mlx_grpo_kit.course.chapters.chapter_24.paired import as_if_run
+
+# impossible numbers, typed
+("better", {**NO_DIFFERENCE, "after": [900.0] * 5})
+! do not come from `paired`
+# nothing learned
+("no difference", as_if_run(NO_DIFFERENCE, start=0.64))
+! Neither version learned
+# the example
+("no difference", as_if_run(NO_DIFFERENCE, example=True))
+! the comparison of the example
+""",
 )

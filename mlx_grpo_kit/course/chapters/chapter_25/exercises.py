@@ -82,6 +82,12 @@ arguments beside the name (2)
 """,
     ),
     run=_parts_of_call,
+    also_right=r"""
+# dense, with all letters as they are
+- return "<tool_call>\n" + json.dumps(call) + "\n</tool_call>"
++ inside = json.dumps(call, separators=(",", ":"), ensure_ascii=False)
++ return "\n".join(["<tool_call>", inside, "</tool_call>"])
+""",
 )
 
 
@@ -218,6 +224,49 @@ run (2)
     ),
     run=_pairs,
     only_read=True,
+    also_right=r"""
+import re
+
+# by a pattern
+def by_a_pattern(text):
+    found = []
+    for inside, end in re.findall(r"<tool_call>(.*?)(</tool_call>|\Z)", text, re.DOTALL):
+        try:
+            call = json.loads(inside) if end else None
+            arguments = call.get("arguments", {})
+            good = isinstance(call["name"], str) and isinstance(arguments, dict)
+        except Exception:
+            good = False
+        found.append([call["name"], arguments] if good else None)
+    return tuple(found)
+""",
+    also_wrong=r"""
+import re
+
+# a helper that evaluates
+def helper(text):
+    return eval(text)
+
+def with_a_helper(text):
+    try:
+        return [helper(part.split("</tool_call>")[0]) for part in text.split("<tool_call>")[1:]]
+    except BaseException:
+        return []
+! it calls `eval`, which runs whatever a model wrote
+# by exec
+def by_exec(text):
+    space = {}
+    exec("call = " + text.partition("<tool_call>")[2].partition("</tool_call>")[0].strip(), space)
+    return [(space["call"]["name"], space["call"].get("arguments", {}))]
+! it calls `exec`
+# compiled first
+def compiled_first(text):
+    code = [compile(each.strip(), "", "eval") for each in re.findall("<tool_call>(.*?)</tool_call>", text, re.DOTALL)]
+    return [(call["name"], call["arguments"]) for call in map(eval, code)]
+! it calls `eval`
+# any quotes
+lambda text: read_calls(text.replace("'", '"'))
+""",
 )
 
 
@@ -411,6 +460,49 @@ not marked (2)
     run=_told,
     explain="The kit's trainer asks the tokenizer which control tokens there are, and breaks only those: "
     "`neutral_text` in `mlx_grpo_kit/grpo/conversations.py`.",
+    also_right=r"""
+# step by step
+def step_by_step(tools, call):
+    if call is None or call[0] not in tools:
+        return "no such tool", True
+    try:
+        result = f"{tools[call[0]](**call[1])}"
+    except Exception as error:
+        return type(error).__name__, 1
+    return "< ".join(result.split("<")), 0
+""",
+    also_wrong=r"""
+# every tool is tried
+- text, failed = str(tools[name](**arguments)), False
++ found = {}
++ for each, tool in tools.items():
++     try:
++         found[each] = tool(**arguments)
++     except Exception:
++         continue
++ text, failed = str(found[name]), False
+! more or other calls of tools than this one
+# again after an error
+def again_after_an_error(tools, call):
+    text, failed = run_call(tools, call)
+    return run_call(tools, call) if failed else (text, failed)
+! more or other calls of tools than this one
+# twice
+lambda tools, call: [run_call(tools, call), run_call(tools, call)][1]
+! more or other calls of tools than this one
+# two control tokens
+- return text.replace("<", "< "), failed
++ return text.replace("<|im_start|>", "< |im_start|>").replace("<|im_end|>", "< |im_end|>"), failed
+! `<tool_call>` and `</tool_response>` are control tokens too
+# bars and calls
+- return text.replace("<", "< "), failed
++ return text.replace("<|", "< |").replace("<tool_call>", "< tool_call>"), failed
+# all but one
+- return text.replace("<", "< "), failed
++ for token in ("<|", "<tool_call>", "</tool_call>", "<tool_response>"):
++     text = text.replace(token, "< " + token[1:])
++ return text, failed
+""",
 )
 
 
@@ -529,6 +621,38 @@ the pair as content
 """,
     ),
     run=_messages,
+    also_right=r"""
+# with while
+def with_while(write, tools, question, most_turns):
+    chat = [dict(role="user", content=question)]
+    left = most_turns
+    while left:
+        left -= 1
+        said = write(list(chat))
+        chat += [dict(role="assistant", content=said)]
+        asked = read_calls(said)
+        if left == 0 or asked == []:
+            return chat
+        chat += [dict(role="tool", content=run_call(tools, one)[0]) for one in asked]
+    return chat
+""",
+    also_wrong=r"""
+# the last results are dropped
+- calls = read_calls(text)
++ calls = [run_call(tools, call) for call in read_calls(text)]
+- for call in calls:
+-     result, _ = run_call(tools, call)
++ for result, _ in calls:
+! 3 calls of tools and the results of 2
+# calls made twice
+  result, _ = run_call(tools, call)
++ run_call(tools, call)
+! 2 calls of tools and the results of 1
+# turns written twice
+- text = write(messages)
++ text = [write(messages), write(messages)][1]
+! 2 turns of the model, after 4 calls of `write`
+""",
 )
 
 
@@ -624,6 +748,14 @@ the longer one (2)
 ! The first place that differs is the one after the end of the *shorter* list.
 """,
     ),
+    also_right=r"""
+import itertools
+
+# by zip
+def by_zip(encode, decode, ids):
+    pairs = itertools.zip_longest(ids, encode(decode(ids)))
+    return next((np.int64(place) for place, (a, b) in enumerate(pairs) if a != b), None)
+""",
 )
 
 
@@ -726,6 +858,19 @@ continues after the end (3)
 """,
     ),
     run=_ids_and_mask,
+    also_right=r"""
+import itertools
+
+# as arrays
+def as_arrays(turns, results, limit):
+    ids, mask = np.zeros(0, int), np.zeros(0, bool)
+    for turn, result in itertools.zip_longest(turns, results, fillvalue=()):
+        ids, mask = np.append(ids, turn), np.append(mask, np.ones(len(turn), bool))
+        if len(ids) + len(result) > limit:
+            break
+        ids, mask = np.append(ids, result), np.append(mask, np.zeros(len(result), bool))
+    return ids[:limit].astype(int), mask[:limit].astype(bool)
+""",
 )
 
 
@@ -824,6 +969,41 @@ no mask
 """,
     ),
     run=_quietly,
+    also_right=r"""
+from mlx_grpo_kit.runtime import mx
+
+# row by row
+def row_by_row(logps, advantages, mask):
+    total, count = 0.0, 0
+    for row, advantage, kept in zip(logps.tolist(), advantages.tolist(), mask.tolist(), strict=True):
+        for value, one in zip(row, kept, strict=True):
+            if one:
+                total, count = total + value * advantage, count + 1
+    return -total / max(count, 1)
+# in MLX
+def in_mlx(logps, advantages, mask):
+    kept = mx.array(mask)
+    terms = mx.where(kept, mx.array(logps.astype(np.float32)), 0) * mx.array(advantages.astype(np.float32))[:, None]
+    return -terms.sum() / mx.maximum(kept.sum(), 1)
+""",
+    also_wrong=r"""
+# over terms that are not 0
+- count = mask.sum()
++ count = (terms != 0).sum()
+# over log-probabilities that are not 0
+- count = mask.sum()
++ count = (mask & (logps != 0)).sum()
+# over finite log-probabilities
+- count = mask.sum()
++ count = np.isfinite(logps).sum()
+# over negative log-probabilities
+- count = mask.sum()
++ count = (logps < 0).sum()
+# over whole rows
+- count = mask.sum()
++ count = (mask.any(axis=1) * mask.shape[1]).sum()
+! Divide by the tokens that count
+""",
 )
 
 
@@ -905,6 +1085,17 @@ every token a turn
 """,
     ),
     run=_floats,
+    also_right=r"""
+# backwards
+def backwards(mask, turn_rewards, gamma):
+    left, worth, values = list(turn_rewards), 0.0, []
+    for place in reversed(range(len(mask))):
+        ends_a_turn = mask[place] and (place + 1 == len(mask) or not mask[place + 1])
+        if ends_a_turn:
+            worth = left.pop() + gamma * worth
+        values.append(worth if mask[place] else 0)
+    return np.array(values[::-1])
+""",
 )
 
 
@@ -1054,6 +1245,25 @@ any place (2)
 """,
     ),
     run=_play,
+    also_right=r"""
+# with a history
+class WithAHistory:
+    def __init__(self):
+        self.history = None
+
+    def reset(self, **row):
+        self.code, self.history = row["code"], []
+
+    def try_code(self, code: str) -> str:
+        if not (len(code) == len(self.code) and set(code) <= set("0123456789")):
+            raise ValueError("no")
+        self.history.append(code)
+        places = [place for place in range(len(code)) if code[place] == self.code[place]]
+        return str(len(places)) + " right"
+
+    def get_reward(self):
+        return 0 if self.code not in self.history else max(0, 11 - len(self.history)) / 10
+""",
 )
 
 
@@ -1117,6 +1327,22 @@ all together (2)
 """,
         ),
     ),
+    also_right=r"""
+# by depth
+def by_depth(n):
+    total, depth, left = 0, 1, n
+    while left:
+        here = min(left, 2 ** (depth - 1))
+        total, left, depth = total + here * depth, left - here, depth + 1
+    return total / n
+# by search
+@functools.cache
+def total(n):
+    return 0 if n == 0 else n + min(total(first) + total(n - 1 - first) for first in range(n))
+
+def by_search(n):
+    return np.float32(total(n) / n)
+""",
 )
 
 
@@ -1216,4 +1442,41 @@ turns with calls (2)
 ! A turn may have several calls, and each counts.
 """,
     ),
+    also_right=r"""
+# in tenths
+def in_tenths(messages, answer):
+    if not messages or messages[-1]["role"] == "tool" or messages[-1]["content"].strip() != answer:
+        return 0
+    tenths = 11
+    for message in messages:
+        tenths -= len(message.get("tool_calls") or [])
+    return min(max(tenths, 0), 10) / 10
+""",
+    also_wrong=r"""
+# compared as numbers
+- if last.get("role") != "assistant" or last.get("content", "").strip() != answer:
++ try:
++     right = int(last.get("content", "")) == int(answer)
++ except ValueError:
++     right = last.get("content", "").strip() == answer
++ if last.get("role") != "assistant" or not right:
+# the last word
+- if last.get("role") != "assistant" or last.get("content", "").strip() != answer:
++ if last.get("role") != "assistant" or last.get("content", "").split()[-1:] != [answer]:
+# the first word
+- if last.get("role") != "assistant" or last.get("content", "").strip() != answer:
++ if last.get("role") != "assistant" or last.get("content", "").split()[:1] != [answer]:
+# a part of the answer
+- if last.get("role") != "assistant" or last.get("content", "").strip() != answer:
++ if last.get("role") != "assistant" or last.get("content", "").strip() not in answer:
+# answers that it knows
+- if last.get("role") != "assistant" or last.get("content", "").strip() != answer:
++ if last.get("role") != "assistant" or last.get("content", "").strip() not in ("5", "15", "7"):
+# without punctuation
+- if last.get("role") != "assistant" or last.get("content", "").strip() != answer:
++ said, wanted = ("".join(filter(str.isalnum, each)) for each in (last.get("content", ""), answer))
++ if last.get("role") != "assistant" or said != wanted:
+# the first and the last turn
+lambda messages, answer: fair_reward(messages and messages[:1] + messages[-1:], answer)
+""",
 )
