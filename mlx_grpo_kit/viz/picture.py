@@ -203,15 +203,15 @@ def show_picture(drawn: Figure | Chart, alt: str) -> None:
     display(as_picture(drawn, alt)._repr_mimebundle_(), raw=True)
 
 
-def still(picture: Picture, note: str, table: Any = None) -> dict[str, str]:
+def still(picture: Picture | None, note: str, table: Any = None) -> dict[str, str]:
     """Return the mimebundle of the picture that replaces the live output before it.
 
     Args:
-        picture: shown if no kernel runs the live output.
+        picture: shown if no kernel runs the live output; None if there is nothing to draw yet.
         note: a line below it, such as how to get the live output back.
         table: a CompletionsTable below them.
     """
-    data = picture._repr_mimebundle_()
+    data = picture._repr_mimebundle_() if picture else {"text/html": "", "text/plain": note}
     below, words = (table._repr_html_(), f"\n\n{table}") if table else ("", "")
     if note:
         note = f'<div style="font-size:12px;color:var(--jp-ui-font-color2,#59636e)">{escape(note)}</div>'
@@ -221,7 +221,7 @@ def still(picture: Picture, note: str, table: Any = None) -> dict[str, str]:
     }
 
 
-def show_live(widget: Any, picture: Picture, note: str, display_ids: tuple[str, str] | None = None) -> None:
+def show_live(widget: Any, picture: Picture | None, note: str, display_ids: tuple[str, str] | None = None) -> None:
     """Display a widget, and `still(picture, note)` in a separate output.
 
     Args:

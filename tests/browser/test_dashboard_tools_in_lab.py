@@ -76,6 +76,9 @@ def test_one_line_reopens_a_run_that_a_restart_ended(begin, lab):
     shown = board.cell.get_by_role("progressbar").get_attribute("aria-valuenow")
     notebook.page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
     board.cell.locator(".kit-still svg[role=img]").wait_for()
+    words = board.cell.locator(".kit-still").inner_text()
+    assert re.search(r"Last seen running: step \d+ of 2000", words)
+    assert "If the kernel was restarted or shut down, the run ended with it. Dashboard.open() shows it again" in words
     notebook.run_cell(2)
     again = Board(notebook, 2)
     again.wait_for(r"a saved run.*step \d+ of 2000")
@@ -89,6 +92,15 @@ def test_one_line_reopens_a_run_that_a_restart_ended(begin, lab):
     again.cell.locator('svg[aria-valuenow="1"]').first.wait_for()
     expect(again.cell.locator(".kit-scroll tbody tr")).to_have_count(32)
     expect(again.cell.locator(".kit-scroll tbody tr td:nth-child(2)").first).to_have_text("1+0=")
+
+
+def test_a_restart_before_the_first_step_leaves_words_and_no_empty_axes(begin):
+    notebook, board = begin("restarted_early", "run = make(seconds=600).start()")
+    board.wait_for("running")
+    notebook.page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
+    board.cell.get_by_text("the run ended with it. Run the cell to train again.").wait_for()
+    pictures = board.cell.locator(".jp-OutputArea-output").locator("svg, img").all()
+    assert [picture for picture in pictures if picture.is_visible()] == []
 
 
 def test_zoom_smoothing_and_a_logarithmic_axis_by_mouse_and_keys(begin):

@@ -393,6 +393,23 @@ def test_the_stored_output_is_small_and_describes_the_run():
     assert len(json.dumps(dashboard.answer({"all": True}))) < 500_000
 
 
+def test_the_still_picture_of_a_run_says_how_it_ended_with_its_kernel(fake, tmp_path):
+    dashboard = Dashboard(fake.FakeTrainer(), max_steps=3, save_to=tmp_path)
+    dashboard._running, dashboard.state = True, "running"
+    first = dashboard._still()
+    assert "<svg" not in first["text/html"]  # no empty axes
+    assert "<img" not in first["text/html"]
+    for words in first.values():
+        assert "Last seen running. If the kernel was restarted or shut down, the run ended with it." in words
+        assert "Run the cell to train again." in words
+    dashboard.start().wait(SECONDS)
+    dashboard._running, dashboard.state = True, "running"
+    later = dashboard._still()
+    assert "<img" in later["text/html"]
+    assert "Last seen running: step 3 of 3" in later["text/html"]
+    assert "the run ended with it. Dashboard.open() shows it again" in later["text/html"]
+
+
 def test_a_sick_run_gets_a_diagnosis(fake):
     record = RunRecord("tied", 200)
     for number in range(1, 121):

@@ -42,6 +42,7 @@ from mlx_grpo_kit.runtime.printing import printable
 from mlx_grpo_kit.viz.kernel import notebook_shell
 from mlx_grpo_kit.viz.live.background import BackgroundRun
 from mlx_grpo_kit.viz.live.pace import next_frame
+from mlx_grpo_kit.viz.live.view import last_seen
 from mlx_grpo_kit.viz.picture import Picture, as_picture, still
 
 KEEP = 64  # completions per step
@@ -210,6 +211,7 @@ class Dashboard(BrowserWidget):
         self.state, self._running, self._complaint = "running", True, ""
         self._started = time.monotonic() - self._seconds
         self.run = BackgroundRun(self, self._steps())
+        self._renew_still()
         self.run.begin()
         self._send_status()
         return self.run
@@ -380,11 +382,8 @@ class Dashboard(BrowserWidget):
                 "status": self._status(),
             }
         )
-        if self._places is not None and (keep or now >= self._next_still):
-            from IPython.display import display
-
-            display(self._still(), raw=True, display_id=self._places[1], update=True)
-            self._next_still = time.monotonic() + SECONDS_BETWEEN_STILLS
+        if keep or now >= self._next_still:
+            self._renew_still()
         self._next_frame = next_frame(now)
 
     def _send_status(self) -> None:
@@ -434,23 +433,33 @@ class Dashboard(BrowserWidget):
         return as_picture(*chart_run(self.record.steps, self.record.abandoned, self.record.title))
 
     def _still(self) -> dict[str, str]:
-        words = [f"A still picture: {self.status}. Run the cell to use its controls.", self._saving.again]
-        words += self._health
-        return still(self.draw_still(), " ".join(filter(None, words)), table_of(self.record))
+        again = self._saving.again
+        if self._running:
+            words = [last_seen(self.status), again or "Run the cell to train again."]
+        else:
+            words = [f"A still picture: {self.status}. Run the cell to use its controls.", again]
+        picture = self.draw_still() if self.record.steps or self.record.abandoned else None
+        return still(picture, " ".join(filter(None, words + self._health)), table_of(self.record))
+
+    def _renew_still(self) -> None:
+        if self._places is None:
+            return
+        from IPython.display import display
+
+        display(self._still(), raw=True, display_id=self._places[1], update=True)
+        seconds = SECONDS_BETWEEN_STILLS if self.record.steps else 0.0  # the first curves are kept at once
+        self._next_still = time.monotonic() + seconds
 
     def _box(self) -> Any:
         self._boxes.append(super()._box())
         return self._boxes[-1]
 
     def _ipython_display_(self) -> None:
-        from IPython.display import display
-
         from mlx_grpo_kit.viz.picture import show_live
 
         self._places = uuid4().hex, uuid4().hex
-        show_live(self._box(), self.draw_still(), "", self._places)
-        display(self._still(), raw=True, display_id=self._places[1], update=True)
-        self._next_still = time.monotonic() + SECONDS_BETWEEN_STILLS
+        show_live(self._box(), None, "", self._places)
+        self._renew_still()
 
     def __repr__(self) -> str:
         return f"<Dashboard {self.status}>"

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 SECONDS_BETWEEN_STILLS = 5.0  # the maximum age of the still picture when the page or the kernel goes away
 
 
+def last_seen(status: str) -> str:
+    """Return the words below the still picture of a run that goes on; a kernel that is gone cannot change them."""
+    return f"Last seen {status}. If the kernel was restarted or shut down, the run ended with it."
+
+
 class NotebookView:
     """Widgets on the page, until `replace_by` leaves only a still picture with a line about the end of the run.
 
@@ -50,10 +55,10 @@ class NotebookView:
     ) -> None:
         """Draw the next frame; the first one puts the widgets on the page. `keep` renews the still picture too."""
         self._fill(status, picture, completions, warnings)
-        note = f"Last seen {status}. Run the cell to train again."
+        note = f"{last_seen(status)} Run the cell to train again."
         if self._next_still is None:
-            show_live(self._box, picture, note, self._places)
-            self._next_still = 0.0  # there are no curves yet; the next frame, which has some, renews the still picture
+            show_live(self._box, None, note, self._places)
+            self._next_still = 0.0  # there are no curves yet; the next frame, which has some, shows them
             return
         if keep or time.monotonic() >= self._next_still:
             self._put(1, still(picture, note, completions_table(completions) if completions else None))
