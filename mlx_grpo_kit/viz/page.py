@@ -64,6 +64,9 @@ const nameAll = () => {
   for (const button of place.querySelectorAll(".widget-play button")) {
     const icon = button.firstElementChild?.className ?? button.className;
     const kind = ["play", "pause", "step-backward", "stop", "retweet"].find(kind => icon.includes("fa-" + kind));
+    // A stop keeps its place, which ipywidgets would lose. The first button plays and pauses.
+    const play = button.parentElement.firstElementChild;
+    if (kind === "stop") button.onclick = () => play.querySelector(".fa-pause") && play.click();
     name(button, {play: "Play", pause: "Pause", "step-backward": "Back to the start", stop: "Stop",
                   retweet: "Repeat"}[kind] ?? "Play");
   }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
@@ -12,6 +13,7 @@ from mlx_grpo_kit.viz.box import colored_box
 from mlx_grpo_kit.viz.picture import Picture, as_picture, show_live
 
 NOTE = "A still picture. Run the cell to use its controls."
+HEIGHT = re.compile(r'<(?:svg|img)[^>]* height="([\d.]+)"')
 
 
 @printable
@@ -57,7 +59,8 @@ class Panel(PictureWidget):
         panel = Panel(draw_tangent, x=FloatSlider(1.0, min=-2, max=2), h=FloatLogSlider(0.1, min=-8, max=0))
 
     `set(x=0.5)` changes controls as a user does, without a browser. If `draw` raises ValueError, for example because of
-    a text that the user typed, its message covers the top of the picture, and nothing moves.
+    a text that the user typed, its message covers the top of the picture, and nothing moves. A picture that is lower
+    than one before it leaves the rest of the room empty, so that the page does not move.
 
     Args:
         draw: a function that gets the controls' values by name and returns a Picture, or (Matplotlib figure or Chart,
@@ -65,6 +68,7 @@ class Panel(PictureWidget):
         extra: widgets next to the controls that are not passed to `draw`.
         limits: a function that gets the controls' values by name before each drawing and returns the current maximum of
             some sliders, by name, so that a slider cannot have a value that the picture cannot show.
+        height: pixels to reserve for the picture and its words, if their height depends on the controls.
         controls: ipywidgets by name, each with a `value`.
     """
 
@@ -74,6 +78,7 @@ class Panel(PictureWidget):
         *,
         extra: Sequence[Any] = (),
         limits: Callable[..., Mapping[str, float]] | None = None,
+        height: float = 0,
         **controls: Any,
     ):
         with packages_for("A panel"):
@@ -81,7 +86,7 @@ class Panel(PictureWidget):
 
         super().__init__()
         self.draw, self.controls, self._limits = draw, controls, limits
-        self._is_limiting = False
+        self._is_limiting, self._highest = False, height
         for name, control in controls.items():
             control.description = control.description or name
             control.style.description_width = "initial"
@@ -93,7 +98,7 @@ class Panel(PictureWidget):
         self._complaint = widgets.HTML(layout=widgets.Layout(height="0", overflow="visible"))
         self.widget = widgets.VBox([row, self._complaint, self._page])
         self._limit()
-        self._show(lambda: draw(**self.values))
+        self._draw()
 
     def set(self, **values: Any) -> None:
         """Give controls new values. Raises KeyError for a name that is not a control's."""
@@ -116,12 +121,20 @@ class Panel(PictureWidget):
         finally:
             self._is_limiting = False
 
+    def _draw(self) -> None:
+        self._show(lambda: self.draw(**self.values))
+        found = HEIGHT.search(self._page.value)
+        height = float(found[1]) if found else 0
+        self._highest = max(self._highest, height)
+        if height < self._highest:  # a page that is narrower than the picture needs less, so nothing is reserved before
+            self._page.layout.min_height = f"{self._highest:g}px"
+
     def _redraw(self, change: Any = None) -> None:
         if self._is_limiting:
             return
         try:
             self._limit()
-            self._show(lambda: self.draw(**self.values))
+            self._draw()
             complaint = ""
         except ValueError as error:
             complaint = _over_the_picture(colored_box(escape(str(error)), "wrong"))

@@ -164,8 +164,9 @@ class NotebookPage:
     """A notebook opened in JupyterLab, with the operations that tests need. Cells of both kinds count from 0."""
 
     def __init__(self, page, path):
-        self.page, self.path, self.errors = page, path, []
+        self.page, self.path, self.errors, self.own_errors = page, path, [], []
         page.on("console", self._listen)
+        page.on("pageerror", self._hear)
         # Style sheets that widgets of another notebook left in the page would affect this one.
         page.evaluate("() => document.querySelectorAll('style[id^=mlx_grpo_kit]').forEach(sheet => sheet.remove())")
         page.set_viewport_size(SIZE)
@@ -182,6 +183,18 @@ class NotebookPage:
     def _listen(self, message):
         if message.type == "error":
             self.errors.append(message.text[:300])
+
+    def _hear(self, error):
+        """Note an error that nothing caught. It is the kit's if JupyterLab's files are not all that it went through.
+
+        An example of the others: two changes of the theme within 200 ms remove JupyterLab's splash screen twice, and
+        the second time removeChild fails.
+        """
+        frames = [line for line in (error.stack or "").splitlines() if line.strip().startswith("at ")]
+        words = f"{error.name}: {error.message}\n" + "\n".join(frames[:10])
+        self.errors.append(words)
+        if not all("/static/" in frame for frame in frames):
+            self.own_errors.append(words)
 
     def command(self, name):
         """Run one of JupyterLab's commands without waiting for it to end."""
@@ -315,14 +328,16 @@ class NotebookPage:
         return newest.read_text()
 
     def close(self):
-        """Shut the kernel down and close the notebook, unsaved."""
+        """Shut the kernel down and close the notebook, unsaved. Fails if code of the kit raised in the browser."""
+        self.page.remove_listener("console", self._listen)
+        self.page.remove_listener("pageerror", self._hear)
         self.page.evaluate(
             "async () => { const shown = jupyterapp.shell.currentWidget; await shown.sessionContext.shutdown();"
             " shown.context.model.dirty = false; shown.close(); }"
         )
         self.page.locator(".jp-Notebook").wait_for(state="detached")
-        self.page.remove_listener("console", self._listen)
         self.open = False
+        assert self.own_errors == []
 
 
 class Tab:

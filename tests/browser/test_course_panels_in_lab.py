@@ -40,7 +40,16 @@ def test_play_walks_through_the_stepper(open_notebook):
     notebook = open_notebook("play", GRAPH, "Stepper(c)")
     notebook.run_all()
     notebook.wait_for_text(1, "Before the first step")
-    notebook.cell(1).locator(".widget-play button").first.click()
+    play = notebook.cell(1).locator(".widget-play")
+    play.get_by_role("button", name="Play").click()
+    notebook.wait_for_text(1, "Forward, 1 of 1")
+    play.get_by_role("button", name="Stop").click()  # it keeps its place
+    play.get_by_role("button", name="Play").click()
+    notebook.wait_for_text(1, "Backward begins")
+    play.get_by_role("button", name="Stop").click()
+    notebook.page.wait_for_timeout(500)
+    assert "Backward begins" in notebook.cell(1).inner_text()
+    play.get_by_role("button", name="Play").click()
     notebook.wait_for_text(1, "Backward, 1 of 1")
 
 

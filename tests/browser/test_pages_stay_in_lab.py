@@ -1,4 +1,4 @@
-"""The page does not move while controls are moved: neither a picture nor a message pushes it."""
+"""The page does not move while controls are moved: neither a picture nor a message pushes it or covers controls."""
 
 import pytest
 
@@ -58,3 +58,68 @@ def test_neither_a_new_picture_nor_a_message_moves_the_page(open_notebook):
     note.press("Enter")
     complaint.wait_for(state="detached")
     assert notebook.page.evaluate(PLACES) == pytest.approx(places, abs=1)
+
+
+EXPLORER = """
+from mlx_grpo_kit.course.chapters.chapter_04.pictures.shapes import shape_explorer
+shape_explorer()
+"""
+HEIGHT = "() => document.querySelector('.kit-live').getBoundingClientRect().height"
+
+
+def test_pictures_of_any_height_leave_the_page_where_it_is(open_notebook):
+    notebook = open_notebook("stays_for_shapes", EXPLORER)
+    notebook.run_cell(0)
+    live = notebook.cell(0).locator(".kit-live")
+    words = live.locator("svg title")
+    words.first.wait_for(state="attached")
+    height = notebook.page.evaluate(HEIGHT)
+    examples, view, _ = live.locator("select").all()
+    for option in examples.locator("option").all_inner_texts():
+        examples.select_option(option)
+        for direction in ("backward", "forward"):
+            view.select_option(direction)
+            notebook.page.wait_for_timeout(300)
+            assert notebook.page.evaluate(HEIGHT) == pytest.approx(height, abs=1), (option, direction)
+
+
+TREE = """
+from mlx_grpo_kit.assets import TINY
+from mlx_grpo_kit.instruments.generation_tree import show_generation_tree
+from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer
+config, params = load_pretrained(TINY)
+show_generation_tree(config, params, load_tokenizer(TINY), "27+38=", answers=["55", "65"])
+"""
+
+
+@pytest.mark.parametrize("width", [1280, 700])
+def test_the_tree_keeps_its_height_and_its_message_covers_nothing(open_notebook, width):
+    notebook = open_notebook(f"stays_for_the_tree_{width}", TREE)
+    notebook.page.set_viewport_size({"width": width, "height": 1000})
+    notebook.run_cell(0)
+    live = notebook.cell(0).locator(".kit-live .kit-tree")
+    likeliest = live.get_by_role("button", name="take the likeliest")
+    likeliest.wait_for()
+    height = notebook.page.evaluate(HEIGHT)
+    nodes = live.locator(".node")
+    for _ in range(3):  # the answer and the end of the text
+        likeliest.click()
+        notebook.page.wait_for_timeout(500)
+        assert notebook.page.evaluate(HEIGHT) == pytest.approx(height, abs=1), nodes.count()
+    live.get_by_text("The text has ended").wait_for()
+    live.get_by_role("button", name="27+38=, the beginning").click()
+    for place in range(4, 10):  # a branch for each
+        live.locator(".bar").nth(place).click()
+        live.get_by_role("button", name="27+38=, the beginning").click()
+    assert notebook.page.evaluate(HEIGHT) == pytest.approx(height, abs=1), nodes.count()
+    prompt = live.get_by_label("prompt", exact=True)
+    prompt.fill("8+" + "\u00e9" * 60)
+    prompt.press("Enter")
+    message = live.locator(".kit-complaint", has_text="no token for")
+    message.wait_for()
+    assert notebook.page.evaluate(HEIGHT) == pytest.approx(height, abs=1)
+    slot, bars = live.locator(".kit-slot").bounding_box(), live.locator(".bars").bounding_box()
+    assert slot["y"] + slot["height"] <= bars["y"]
+    assert live.locator(".kit-row").bounding_box()["y"] < slot["y"]
+    seen = "([x, y]) => document.elementFromPoint(x, y).textContent"
+    assert "no token for" in notebook.page.evaluate(seen, [slot["x"] + 20, slot["y"] + 10])

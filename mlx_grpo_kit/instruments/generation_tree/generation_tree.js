@@ -132,7 +132,7 @@ function render({model, el}) {
   const text = h("input", {type: "text", "aria-label": "prompt", size: 10, onchange: readPrompt,
     onkeydown: event => { if (event.key === "Enter") readPrompt(); }});
   text.value = prompt;
-  const complaint = h("div", {class: "kit-complaint kit-passing", role: "alert", hidden: true});
+  const complaint = h("div", {class: "kit-complaint", role: "alert", hidden: true});
   const button = (words, act) => h("button", {onclick: act}, words);
   const draws = button("draw a token", drawOne), likeliest = button("take the likeliest", () => force(nodes.get(here).ids[0]));
   const back = button("back one token", () => go(nodes.get(wanted).parent));
@@ -166,13 +166,14 @@ function render({model, el}) {
     const node = nodes.get(here);
     title.replaceChildren("after ", h("span", {class: "kit-mono"}, textOf(node)));
     if (!node.logits) {
-      bars.forEach(bar => { bar.node.hidden = true; });
+      bars.forEach(bar => { bar.node.style.visibility = "hidden"; });  // their room stays
       rest.textContent = node.over ? "The text has ended: nothing comes after an end token." : "…";
       return;
     }
     const filters = Object.entries(node.kept);
     bars.forEach((bar, place) => {
       bar.node.hidden = place >= node.ids.length;
+      bar.node.style.visibility = "";
       if (bar.node.hidden) return;
       const share = node.drawn[place] ?? 0, outBy = filters.find(([, count]) => place >= count)?.[0];
       bar.name.textContent = node.names[place];
@@ -270,11 +271,11 @@ function render({model, el}) {
       slider("top-p", "top_p", 1, 0.01, 0.01, 1),
       slider("min-p", "min_p", 1, 0.01, 0, 0)),
     h("div", {class: "kit-row"}, draws, likeliest, back, again),
-    complaint,
+    h("div", {class: "kit-slot"}, complaint, path),
     h("div", {class: "both"},
       h("div", {class: "bars"}, title, h("div", {class: "key kit-soft"}, h("i", {class: "policy"}), "the policy",
         h("i", {class: "drawn"}), "sampled with these settings"), bars.map(bar => bar.node), rest),
-      h("div", {class: "tree"}, path, picture)));
+      h("div", {class: "tree"}, picture)));
   begin(data.nodes, data.paths);
   draw();
   el.append(root);

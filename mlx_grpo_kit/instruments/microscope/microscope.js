@@ -118,7 +118,7 @@ function render({model, el}) {
     epsilonHigh.placeholder = "epsilon";
     highName.textContent = settings.loss_type === "cispo" ? "largest weight" : "epsilon_high";
   };
-  const complaint = h("div", {class: "kit-complaint kit-passing", role: "alert", hidden: true});
+  const complaint = h("div", {class: "kit-complaint", role: "alert", hidden: true});
   const said = h("div", {class: "said kit-soft", "aria-live": "polite"});
   const lossValue = h("b", {class: "kit-mono loss"}), facts = h("span", {class: "facts kit-row"});
   const factNodes = new Map();
@@ -369,8 +369,9 @@ function render({model, el}) {
       value => { settings.scale_rewards = value; drawRewards(); askAgain(); })),
   );
   el.append(h("div", {class: "kit-widget kit-microscope"},
-    controls, batch.note ? h("div", {class: "note kit-soft"}, batch.note) : null, complaint,
-    h("div", {class: "kit-row summary"}, h("span", {}, "loss ", lossValue), facts, said),
+    controls, batch.note ? h("div", {class: "note kit-soft"}, batch.note) : null,
+    h("div", {class: "kit-row summary"}, h("span", {}, "loss ", lossValue), facts),
+    h("div", {class: "kit-slot"}, complaint, said),
     h("div", {class: "group"}, answers, axis),
     h("div", {class: "kit-row"}, heading,
       label("colour", choice("colour", MEASURES, chosen.measure, value => { chosen.measure = value; redraw(); })), reset),

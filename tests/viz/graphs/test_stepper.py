@@ -10,6 +10,7 @@ from ipywidgets import IntSlider
 from mlx_grpo_kit.scalar import Value
 from mlx_grpo_kit.scalar.nn import MLP
 from mlx_grpo_kit.viz import Panel, Stepper
+from mlx_grpo_kit.viz.chart import Chart
 from mlx_grpo_kit.viz.graphs.nodes import short
 from mlx_grpo_kit.viz.picture import new_figure
 
@@ -132,6 +133,20 @@ def test_a_panel_draws_the_values_of_its_controls(outputs_of):
         'class="kit-still"><div style="overflow-x:auto"><img class="kit-picture kit-ink" alt="7 things"'
         in data["text/html"]
     )
+
+
+@pytest.mark.parametrize("make", [lambda high: new_figure(1, high / 100), lambda high: Chart(50, high)])
+def test_a_lower_picture_leaves_the_room_of_the_highest_one(make):
+    panel = Panel(lambda high: (make(high), "x"), high=IntSlider(100, 50, 900))
+    room = panel.widget.children[-1].layout
+    panel.set(high=300)
+    assert room.min_height is None  # a narrow page shrinks a picture, and then its room would be too large
+    panel.set(high=200)
+    assert room.min_height == "300px"
+    panel.set(high=400)
+    panel.set(high=399)
+    assert room.min_height == "400px"
+    assert Panel(lambda: (make(100), "x"), height=250).widget.children[-1].layout.min_height == "250px"
 
 
 def test_a_slider_ends_where_the_picture_does():

@@ -186,6 +186,7 @@ def shape_explorer() -> Panel:
         follow=Dropdown(options=["a", "b"], value="b", layout=Layout(width="110px")),
         element=IntSlider(2, min=1, max=24, description="number", layout=Layout(width="280px")),
         limits=_last_number,
+        height=640,
     )
 
 
