@@ -8,12 +8,18 @@ from xml.etree import ElementTree
 
 import pytest
 
+from mlx_grpo_kit.course.chapters.chapter_00.pictures.answers import draw_answers, draw_push
+from mlx_grpo_kit.course.chapters.chapter_16.pictures.series import draw_series
+from mlx_grpo_kit.instruments.dashboard.picture import chart_run
+from mlx_grpo_kit.runs.record import RunRecord
 from mlx_grpo_kit.scalar import Value
 from mlx_grpo_kit.viz import draw_graph
 from mlx_grpo_kit.viz.chart import Chart
+from mlx_grpo_kit.viz.live.curves import chart_curves, draw_curves
 from mlx_grpo_kit.viz.picture import SMALLEST_TEXT, as_picture, least_width, new_figure, with_least_width
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
+NARROW = 530  # pixels of an output in a window of 1000 by 700 with JupyterLab's file browser and a scroll bar
 SVG = "{http://www.w3.org/2000/svg}"
 STORED = re.compile(r'src="data:image/svg\+xml;base64,([A-Za-z0-9+/=]+)"')
 
@@ -88,3 +94,38 @@ def test_a_figure_without_words_shrinks_to_the_width_of_the_page():
     figure = new_figure(8, 3)
     figure.add_axes((0, 0, 1, 1)).set_axis_off()
     assert 'style="min-width:0px;' in as_picture(figure, "Nothing.").html
+
+
+NAMES = [f"metric {number}" for number in range(9)]
+CURVES = [([1, 2], {name: [0.1, 0.2] for name in NAMES}, {name: [name] for name in NAMES[:n]}) for n in (1, 2, 3, 9)]
+SERIES = [{name: {"seed 0": [1.0, 2.0]} for name in NAMES[:n]} for n in (1, 2, 3, 4)]
+STEPS = RunRecord("a run", 2).steps
+FIT = {
+    "answers": lambda: draw_answers({"before": {"55": 3, "65": 1}, "after": {"65": 4}}, "65", title="asked twice"),
+    "push": lambda: draw_push([1.0, -1.0, 0.0], [0.1, 0.2, 0.3], [0.2, 0.1, 0.3], title="one step"),
+    "a dashboard": lambda: chart_run(STEPS, title="a run")[0],
+    **{f"live plot {len(each[2])}": lambda each=each: chart_curves(*each, title="a run") for each in CURVES},
+    **{f"figure {len(each[2])}": lambda each=each: draw_curves(*each, title="a run", note="over") for each in CURVES},
+    **{
+        f"series {len(each)}": lambda each=each: draw_series(each, limits=dict.fromkeys(each, (-1, 2)), xlabel="step")[
+            0
+        ]
+        for each in SERIES
+    },
+}
+
+
+@pytest.mark.parametrize("name", FIT)
+def test_a_picture_of_several_panels_fits_a_narrow_page(name):
+    markup = as_picture(FIT[name](), "words").html
+    assert int(re.search(r"min-width:(\d+)px", markup)[1]) <= NARROW
+
+
+@pytest.mark.parametrize("chapter", ["00"])
+def test_stored_pictures_fit_a_narrow_page(chapter):
+    [notebook] = [path for path in NOTEBOOKS if path.stem.startswith(chapter)]
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    pages = ["".join(output.get("data", {}).get("text/html", "")) for c in cells for output in c.get("outputs", [])]
+    least = [int(width) for page in pages for width in re.findall(r"<img[^>]*min-width:(\d+)px", page)]
+    assert len(least) > 5
+    assert max(least) <= NARROW

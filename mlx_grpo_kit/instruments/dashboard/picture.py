@@ -14,8 +14,8 @@ from mlx_grpo_kit.viz.live.curves import comes_now_and_then, curve, describe_cur
 from mlx_grpo_kit.viz.style import COLORS, LINE_STYLES, three_digits
 
 MOST_POINTS = 240  # per line; in a longer run, each point is the mean of a few steps
-COLUMNS = 3
-WIDTH, HEIGHT = 330, 190  # pixels per panel
+COLUMNS = 2
+WIDTH, HEIGHT = 320, 190  # pixels per panel
 ROWS_LEFT = 8  # rows of the table that are kept
 
 

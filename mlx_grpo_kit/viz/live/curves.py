@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 Panels = Mapping[str, Sequence[str]]  # a panel's title -> the metrics drawn in it
 
-MAX_COLUMNS = 3
+MAX_COLUMNS = 2
 FEW = 60  # the most steps of an unsmoothed line that has points
-PANEL_WIDTH, PANEL_HEIGHT = 4.2, 2.7  # inches
+PANEL_WIDTH, PANEL_HEIGHT = 3.2, 2.4  # inches; two of them fit a narrow page in a readable size
 
 
 def smooth(values: Sequence[float], smoothing: float) -> list[float]:
@@ -92,7 +92,7 @@ def draw_curves(
     columns = min(len(panels), MAX_COLUMNS)
     rows = math.ceil(len(panels) / columns)
     header = 0.36 if title or note else 0.0
-    width, height = max(PANEL_WIDTH * columns, 6.4), PANEL_HEIGHT * rows + header
+    width, height = PANEL_WIDTH * MAX_COLUMNS, PANEL_HEIGHT * rows + header
     figure = new_figure(width, height)
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     # Margins in inches: the figure may have any number of rows, and its text keeps its size.
@@ -242,7 +242,7 @@ def chart_curves(
     columns = min(len(panels), MAX_COLUMNS)
     rows = math.ceil(len(panels) / columns)
     header = 34 if title else 0
-    width, height = 100 * PANEL_WIDTH * max(columns, 1.5), 100 * PANEL_HEIGHT
+    width, height = 100 * PANEL_WIDTH * MAX_COLUMNS, 100 * PANEL_HEIGHT
     chart = Chart(width, header + height * rows)
     if title:
         chart.text(14, 24, title, size=16, bold=True)

@@ -168,9 +168,9 @@ def test_lines_of_one_panel_differ_in_colour_style_and_marker():
 
 
 def test_panels_wrap_and_unused_places_stay_empty():
-    panels = {name: [name] for name in "abcd"}
-    figure = draw_curves([1], {name: [1.0] for name in "abcd"}, panels)
-    assert [axis.get_visible() for axis in figure.axes] == [True] * 4 + [False] * 2
+    panels = {name: [name] for name in "abc"}
+    figure = draw_curves([1], {name: [1.0] for name in "abc"}, panels)
+    assert [axis.get_visible() for axis in figure.axes] == [True] * 3 + [False]
 
 
 def test_the_axis_is_as_long_as_the_whole_run():

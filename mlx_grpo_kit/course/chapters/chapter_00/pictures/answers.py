@@ -36,7 +36,7 @@ def draw_answers(counts: Mapping[str, Mapping[str, int]], right: str, *, title: 
     labels = [(answer or "(empty)") + (" ✓" if answer == right else "") for answer in shown]
     labels += ["others"] * (len(everything) > len(shown))
 
-    figure = new_figure(7.6, 2.9)
+    figure = new_figure(7.2, 2.9)
     axis = figure.add_axes((0.085, 0.15, 0.895, 0.66))
     width = 0.8 / len(counts)
     for place, (name, entry) in enumerate(zip(counts, shares, strict=True)):
@@ -53,7 +53,7 @@ def draw_answers(counts: Mapping[str, Mapping[str, int]], right: str, *, title: 
             edgecolor="white",
             hatch=HATCHES[place % len(HATCHES)],
         )
-        axis.bar_label(bars, [f"{height:.0f}" for height in heights], size=8, color=INK, padding=1)
+        axis.bar_label(bars, [f"{height:.0f}" for height in heights], size=9, color=INK, padding=1)
     axis.set_xticks(range(len(labels)), labels)
     for tick, answer in zip(axis.get_xticklabels(), shown, strict=False):
         tick.set_fontweight("bold" if answer == right else "normal")
@@ -88,7 +88,7 @@ def draw_push(
 
     `before` and `after` are in [0, 1]. A point above the diagonal has become more likely.
     """
-    figure = new_figure(7.6, 4.0)
+    figure = new_figure(7.2, 4.0)
     axis = figure.add_axes((0.09, 0.13, 0.46, 0.73))
     end = 108 * max(*before, *after)
     axis.plot([0, end], [0, end], color=EDGE, linewidth=0.8)

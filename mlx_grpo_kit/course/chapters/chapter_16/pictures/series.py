@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from mlx_grpo_kit.viz.chart import Chart
 from mlx_grpo_kit.viz.style import COLORS, LINE_STYLES
 
-HIGH, WIDE = 190, 265
+HIGH, WIDE, COLUMNS = 190, 238, 2
 
 
 def draw_series(
     series: Mapping[str, Mapping[str, Sequence[float]]], *, limits: Mapping[str, tuple[float, float]], xlabel: str
 ) -> tuple[Chart, str]:
-    """(chart, words): one area per metric, side by side, with its curves over the steps 1, 2, 3 ...
+    """(chart, words): one area per metric, in rows of two, with its curves over the steps 1, 2, 3 ...
 
     Args:
         series: {metric: {curve: values}}.
         limits: the range of the y axis, by metric.
         xlabel: the meaning of a step.
     """
-    chart = Chart(60 + (WIDE + 60) * len(series), HIGH + 92)
+    columns = min(COLUMNS, len(series))
+    chart = Chart(44 + (WIDE + 60) * columns, (HIGH + 92) * math.ceil(len(series) / columns))
     words = []
     for place, (name, curves) in enumerate(series.items()):
         most = max(map(len, curves.values()))
+        row, column = divmod(place, columns)
         plane = chart.plane(
-            *(52 + (WIDE + 60) * place, 34, WIDE, HIGH),
+            *(52 + (WIDE + 60) * column, 34 + (HIGH + 92) * row, WIDE, HIGH),
             x=(1, most),
             y=limits[name],
             title=name,
