@@ -190,10 +190,10 @@ class NotebookPage:
         An example of the others: two changes of the theme within 200 ms remove JupyterLab's splash screen twice, and
         the second time removeChild fails.
         """
-        frames = [line for line in (error.stack or "").splitlines() if line.strip().startswith("at ")]
+        frames = [line.strip() for line in (error.stack or "").splitlines() if line.strip().startswith("at ")]
         words = f"{error.name}: {error.message}\n" + "\n".join(frames[:10])
         self.errors.append(words)
-        if not all("/static/" in frame for frame in frames):
+        if not all("/static/" in frame or frame.endswith("(<anonymous>)") for frame in frames):  # or the browser's own
             self.own_errors.append(words)
 
     def command(self, name):
