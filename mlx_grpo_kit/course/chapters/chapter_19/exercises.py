@@ -19,12 +19,6 @@ def gdpo_advantages(rewards, weights, num_generations):
     return total / (total.std(ddof=1) + 1e-4)
 
 
-def _sum_first(rewards, weights, num_generations):
-    groups = (np.array(rewards, float) @ np.array(weights, float)).reshape(-1, num_generations)
-    above = groups - groups.mean(axis=1, keepdims=True)
-    return (above / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)).reshape(-1)
-
-
 def _any_rewards(rng):
     functions, size = int(rng.integers(1, 4)), int(rng.choice([2, 4, 5, 8]))
     rewards = rng.integers(-8, 9, (40, functions)) / 8 * rng.choice([1.0, 16.0], functions)
@@ -56,16 +50,18 @@ GDPO_ADVANTAGES = Exercise(
         (np.array([[2.0, 1.0]] * 3 + [[0.0, 1.0]] * 3), [1.0, 1.0], 3),
         *drawn(4, _any_rewards),
     ),
-    mistakes=(
-        Mistake(
-            "the sum first",
-            _sum_first,
-            "That adds up the rewards first and divides the sum, as GRPO does: the reward with the largest numbers "
-            "drowns the others. Divide each column by its own spread before you add.",
-        ),
-        *slips(
-            gdpo_advantages,
-            r"""
+    mistakes=slips(
+        gdpo_advantages,
+        r"""
+the sum first
+- groups = np.array(rewards, float).reshape(-1, num_generations, len(weights))
++ groups = (np.array(rewards, float) @ np.array(weights)).reshape(-1, num_generations)
+- total = (each * np.array(weights)).sum(axis=2).reshape(-1)
+- return total / (total.std(ddof=1) + 1e-4)
++ return each.reshape(-1)
+! That adds up the rewards first and divides the sum, as GRPO does: the reward with the largest numbers drowns the
+! others. Divide each column by its own spread before you add.
+
 @ return total / (total.std(ddof=1) + 1e-4)
 not divided again (2)
 + return total
@@ -110,8 +106,41 @@ groups spread over the batch
 + total = (each * np.array(weights)).sum(axis=2).T.reshape(-1)
 ! The completions of one prompt come *one after the other*: `.reshape(-1, num_generations, len(weights))`.
 """,
-        ),
     ),
+    also_right=r"""
+# the statistics module
+import statistics
+def gdpo_loop(rewards, weights, num_generations):
+    import statistics
+
+    sums = [0.0] * len(rewards)
+    for column, weight in zip(rewards.T.tolist(), weights, strict=True):
+        for first in range(0, len(column), num_generations):
+            group = column[first : first + num_generations]
+            mean, spread = statistics.fmean(group), statistics.stdev(group)
+            for place, reward in enumerate(group, first):
+                sums[place] += weight * (reward - mean) / (spread + 1e-4)
+    return [each / (statistics.stdev(sums) + 1e-4) for each in sums]
+# as TRL does it: the batch's mean is taken off too, but it is 0 except for rounding
+import torch
+def gdpo_torch(rewards, weights, num_generations):
+    groups = torch.tensor(rewards).view(-1, num_generations, rewards.shape[1])
+    each = (groups - groups.mean(1, keepdim=True)) / (groups.std(1, keepdim=True) + 1e-4)
+    total = torch.nansum(each.flatten(0, 1) * torch.tensor(weights), dim=1)
+    return (total - total.mean()) / (total.std() + 1e-4)
+""",
+    also_wrong=r"""
+# in place
+- groups = np.array(rewards, float).reshape(-1, num_generations, len(weights))
+- above = groups - groups.mean(axis=1, keepdims=True)
++ groups = rewards.reshape(-1, num_generations, len(weights))
++ groups -= groups.mean(axis=1, keepdims=True)
++ above = groups
+! work on a copy
+# doubled
+- return total / (total.std(ddof=1) + 1e-4)
++ return 2 * total / (total.std(ddof=1) + 1e-4)
+""",
     explain=(
         "Now all rewards have the same spread, so a weight says how much a reward counts, whatever unit it is measured "
         "in."
@@ -192,6 +221,19 @@ luspo with a mean
 ! luspo adds up the tokens of a completion and does not divide by its length.
 """,
     ),
+    also_right=r"""
+# a table
+def weight_table(lengths, loss_type, longest):
+    count, total = len(lengths), sum(int(length) for length in lengths)
+    each = {"dapo": 1 / total, "dr_grpo": 1 / count / longest, "luspo": 1 / count}
+    return [1 / count / int(length) if loss_type == "grpo" else each[loss_type] for length in lengths]
+""",
+    also_wrong=r"""
+# one by the length
+lambda lengths, kind, longest: 1 / np.array(lengths)
+# ones
+lambda lengths, kind, longest: np.ones(len(lengths))
+""",
 )
 
 # -- ratios -----------------------------------------------------------------------------------------------------------
@@ -261,6 +303,18 @@ mean of ratios
 ! That is the arithmetic mean of the ratios. The geometric mean is the exp of the mean logarithm.
 """,
     ),
+    also_right=r"""
+# a root
+def ratio_root(logps, old_logps, mask):
+    ratios = np.where(np.array(mask), np.exp(np.array(logps) - np.array(old_logps)), 1.0)
+    return ratios.prod(axis=1) ** (1 / np.array(mask).sum(axis=1))
+# the mask chooses
+lambda logps, old_logps, mask: mx.exp(mx.where(mask, logps - old_logps, 0).sum(1) / mx.sum(mask, axis=1))
+""",
+    also_wrong=r"""
+# a mean over all places
+lambda logps, old_logps, mask: mx.exp((logps - old_logps).mean(1))
+""",
     explain=(
         "The root makes the ratios of long and short completions comparable and brings them close to 1. That is why "
         "GSPO's clip range is less than a thousandth wide."
@@ -371,6 +425,22 @@ PPO's objective
 ! weight.
 """,
     ),
+    also_right=r"""
+# einsum
+def cispo_einsum(logps, old_logps, advantages, mask, cap):
+    weight = mx.stop_gradient(mx.clip(mx.exp(logps - old_logps), None, cap)) * mask
+    return -mx.einsum("bt,b,bt->", weight, advantages, logps) / mx.sum(mask)
+# a constant in the ratio
+def cispo_old_stopped(logps, old_logps, advantages, mask, cap):
+    ratio = mx.exp(mx.stop_gradient(logps) - old_logps)
+    kept = mx.where(ratio > cap, cap, ratio) * mask.astype(mx.float32)
+    return mx.sum(kept * -advantages.reshape(-1, 1) * logps) / mask.sum()
+""",
+    also_wrong=r"""
+# a loss for each completion
+lambda logps, old_logps, advantages, mask, cap: -(logps * advantages[:, None] * mask).sum(1) / mask.sum()
+! raised ValueError
+""",
     run=_value_and_gradient,
     explain="Here a token whose ratio has left the clip range keeps its gradient. With PPO's clip it has none.",
 )
@@ -449,6 +519,25 @@ strictly above (2)
 ! Keep tokens at *or* above the quantile: if all entropies were equal, no token would be left.
 """,
     ),
+    also_right=r"""
+# sorted
+def mask_sorted(entropies, mask, share):
+    kept = np.sort(entropies[mask])
+    place = (1 - share) * (len(kept) - 1)
+    low, high = kept[int(np.floor(place))], kept[int(np.ceil(place))]
+    return np.where(mask, entropies, -1) >= low + (high - low) * (place - np.floor(place)) - 1e-12
+# torch
+import torch
+def mask_torch(entropies, mask, share):
+    bound = torch.quantile(torch.tensor(entropies[mask]), 1 - share)
+    return (torch.tensor(entropies) >= bound) & torch.tensor(mask)
+""",
+    also_wrong=r"""
+# entropies
+- return mask & (entropies >= bound)
++ return entropies * (mask & (entropies >= bound))
+! a mask says yes or no
+""",
     run=_booleans,
 )
 
@@ -501,6 +590,19 @@ begins at the end
 ! The line begins `cache` tokens *before* `longest`, and ends at `longest`.
 """,
     ),
+    also_right=r"""
+# a loop
+def penalty_loop(lengths, longest, cache):
+    out = []
+    for length in lengths:
+        if length <= longest - cache:
+            out.append(0.0)
+        elif length <= longest:
+            out.append((longest - cache - length) / cache)
+        else:
+            out.append(-1)
+    return out
+""",
 )
 
 # -- all together -----------------------------------------------------------------------------------------------------
@@ -538,6 +640,16 @@ WHICH_VARIANT = Exercise(
             2,
         ),
     ),
+    also_right=r"""
+# large letters
+"BADC"
+# a list
+["b", "a", "d", "c"]
+""",
+    also_wrong=r"""
+# in order
+"abcd"
+""",
 )
 
 # -- comparing --------------------------------------------------------------------------------------------------------
@@ -598,5 +710,20 @@ upside down
 ! The difference is b - a: it is positive where b is better.
 """,
     ),
+    also_right=r"""
+# the statistics module
+import statistics
+def paired_by_hand(a, b):
+    import statistics
+
+    differences = [y - x for x, y in zip(a.tolist(), b.tolist(), strict=True)]
+    return statistics.mean(differences), statistics.stdev(differences) / len(differences) ** 0.5
+# an array
+lambda a, b: np.array([(b - a).mean(), (b - a).std(ddof=1) / np.sqrt(len(a))])
+""",
+    also_wrong=r"""
+# the mean alone
+lambda a, b: (b - a).mean()
+""",
     run=_two_numbers,
 )

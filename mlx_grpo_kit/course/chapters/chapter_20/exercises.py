@@ -202,6 +202,22 @@ the sum (3)
 ! by token.
 """,
     ),
+    also_right=r"""
+# assert
+def scores_by_assert(score):
+    batch = frozen_batch()
+    logps = np.array(score(batch.config, batch.params, batch.prompts, batch.ids, batch.temperature))
+    for row in range(len(batch.prompts)):
+        for place in range(batch.ids.shape[1]):
+            if batch.is_token[row, place].item():
+                assert abs(logps[row, place] - batch.logps[row, place].item()) < 0.001
+""",
+    also_wrong=r"""
+# no return
+- return apart.max().item() < 1e-3
++ apart.max().item() < 1e-3
+! returned None
+""",
     explain=(
         "This one test finds all three bugs of the museum's first room, and others that the museum does not show. It "
         "needs no known answer, only two ways to the same number. TRL logs the same difference in every run that "
@@ -322,6 +338,23 @@ only the number of tokens
 ! Your test only asks whether the mask counts anything. Compare it with a mask that you made by hand.
 """,
     ),
+    also_right=r"""
+# lists
+def mask_in_lists(mask):
+    ids = [[9, 9, 9, 2], [2, 9, 2, 9], [9, 2, 2, 2], [9, 9, 9, 9], [9, 2, 9, 2]]
+    lengths = [4, 1, 2, 4, 2]
+    return all(
+        list(map(bool, row)) == [place < length for place in range(4)]
+        for row, length in zip(mask(mx.array(ids), 2).tolist(), lengths, strict=True)
+    )
+""",
+    also_wrong=r"""
+# one row
+lambda mask: mask(mx.array([[5, 1, 1]]), 1).tolist() == [[1, 1, 0]]
+# booleans only
+- return bool((mask(ids, 1) == right).all())
++ return mask(ids, 1).dtype == mx.bool_
+""",
     explain=(
         "People write `ids != end` when the padding token is the end token, as it is for many models. That masks the "
         "end token itself, so the policy never learns when to stop."
@@ -454,6 +487,28 @@ deviation of n
 ! `np.std` divides by n. GRPO in TRL and in the kit divides by n - 1, and your test refuses it.
 """,
     ),
+    also_right=r"""
+# torch
+import torch
+def advantages_by_torch(advantages):
+    rewards = torch.tensor([[0.2, 0.9, 0.4], [3.0, 3.0, 3.0], [1.0, 0.0, 5.0], [0.0, 0.0, 1.0]])
+    right = (rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-4)
+    found = torch.tensor(np.array(advantages(rewards.numpy().reshape(-1).astype(float), 3), dtype=np.float32))
+    return torch.allclose(found, right.reshape(-1), atol=1e-3)
+""",
+    also_wrong=r"""
+# without rounding
+def exact_advantages(advantages):
+    return list(advantages(np.array([1.0, 0.0, 2.0, 2.0, 5.0, 1.0]), 2)) == [0.7070067953, -0.7070067953, 0, 0, 1, -1]
+# max and nan
+def advantages_with_a_maximum(advantages):
+    groups = [[0.0, 1.0, 3.0], [2.0, 2.0, 2.0]]
+    found = np.array(advantages(np.array(groups).reshape(-1), 3)).tolist()
+    right = [*((reward - 4 / 3) / 1.527625 for reward in groups[0]), 0.0, 0.0, 0.0]
+    return max(abs(one - other) for one, other in zip(found, right, strict=True)) < 1e-3
+
+! ignores nan
+""",
     explain=(
         "No curve shows n instead of n - 1: for groups of eight it makes all advantages 7% larger, and the optimizer "
         "removes that factor. It matters when you compare with somebody else's program. Groups that mix prompts do "
@@ -566,6 +621,31 @@ one parameter (2)
 ! You look at only one parameter. What if the others do not move?
 """,
     ),
+    also_right=r"""
+# differences
+def gradient_by_differences(loss_and_gradient):
+    params = {"one": mx.array([0.3, 0.7]), "two": mx.array([-0.4])}
+
+    def loss(params):
+        return (mx.sin(params["one"]) * params["two"]).sum()
+
+    def shifted(name, place, h):
+        value = np.array(params[name])
+        value[place] += h
+        return loss({**params, name: mx.array(value)}).item()
+
+    _, grads = loss_and_gradient(params, lambda p: mx.sin(p["one"]) * p["two"], lambda logps: logps.sum())
+    for name in params:
+        for place in range(params[name].size):
+            slope = (shifted(name, place, 1e-2) - shifted(name, place, -1e-2)) / 2e-2
+            assert abs(grads[name][place].item() - slope) < 1e-3
+""",
+    also_wrong=r"""
+# there is one
+- return loss.item() == 5.0 and all(mx.allclose(grads[name], right[name]).item() for name in right)
++ return "a" in grads
+! Look at the gradient
+""",
     explain=(
         "mlx-lm-lora had this bug in a default setting: rewards, losses and saved files looked as they should, and the "
         "policy never moved. An exact 0 in `grad_norm` gives it away."
@@ -702,6 +782,27 @@ only old
 ! You put rubbish only into `old_logps`. `ref_logps` goes through exp as well.
 """,
     ),
+    also_right=r"""
+# nan
+def silent_by_nan(policy_loss):
+    rng = np.random.default_rng(0)
+    logps = mx.array(-rng.random((2, 4)).astype(np.float32))
+    mask = mx.array([[1, 1, 0, 0], [1, 1, 1, 0]]) == 1
+    results = []
+    for filler in (0.0, float("nan"), float("inf"), -float("inf")):
+        other = mx.where(mask, logps * 1.1, filler)
+        value, grad = mx.value_and_grad(policy_loss)(logps, other, other, mx.array([0.5, -2.0]), mask)
+        results.append(np.array([value.item(), *np.array(grad).reshape(-1)]))
+    return np.allclose(results, results[0])
+""",
+    also_wrong=r"""
+# a finite loss
+def loss_is_finite(policy_loss):
+    logps, mask = mx.array([[-1.0, -1.0]]), mx.array([[True, False]])
+    old = mx.array([[-1.0, -1e4]])
+    return bool(mx.isfinite(policy_loss(logps, old, old, mx.array([1.0]), mask)).item())
+! gave passed, expected refused
+""",
     explain=(
         "The remedy is to replace the log-ratio by a harmless number before exp, and not to multiply the finished loss "
         "by 0."
@@ -820,6 +921,19 @@ only the direction
 ! A sum points in the same direction as the mean. Compare the numbers.
 """,
     ),
+    also_right=r"""
+# three pieces
+def pieces_of_three(accumulate):
+    tokens = np.random.default_rng(0).normal(size=(9, 2))
+    cuts = [slice(0, 2), slice(2, 7), slice(7, 9)]
+    grads = [{"layer": mx.array(tokens[cut].mean(0))} for cut in cuts]
+    found = accumulate(grads, [2, 5, 2])["layer"]
+    return np.allclose(np.array(found), tokens.mean(0), atol=1e-5)
+""",
+    also_wrong=r"""
+# about right
+lambda accumulate: round(accumulate([{"w": mx.array(1.0)}, {"w": mx.array(11 / 3)}], [1, 3])["w"].item()) == 3
+""",
     explain=(
         "Adam removes a constant factor, which hides the sum until you clip gradients, change the number of "
         "micro-batches, or log `grad_norm`."
@@ -928,6 +1042,18 @@ no neighbours (3)
 ! You never tried another number: a neighbour of the answer, or an unrelated number.
 """,
     ),
+    also_right=r"""
+# assert
+def attack(reward):
+    problem = Addition.problem(70, 50)
+    assert reward(problem, "120") == 1
+    for text in ("", "1", "12", "20", "0", "121", "119", "120 121", "100 120", "1200", "-120", "999", "one", "70+50"):
+        assert reward(problem, text) == 0, text
+""",
+    also_wrong=r"""
+# only the right answer
+lambda reward: reward(Addition.problem(27, 38), "65") == 1
+""",
     explain="Visual-RFT's classifier got a reward if its answer was found in the truth. It learned to answer nothing.",
 )
 
@@ -977,15 +1103,6 @@ def empty_start(params):
     return {name: 0 * value for name, value in params.items()}
 
 
-def _in_place(keep_reference):
-    params = {"a": mx.array([1.0, 2.0]), "b": mx.array(3.0)}
-    start = {name: value.tolist() for name, value in params.items()}
-    reference = keep_reference(params)
-    for name in params:
-        params[name] += 1.0
-    return all(reference[name].tolist() == start[name] for name in start)
-
-
 REFERENCE = Exercise(
     "20.8",
     "Does the reference stay?",
@@ -1017,17 +1134,16 @@ REFERENCE = Exercise(
         (one_is_shared,),
         (empty_start,),
     ),
-    mistakes=(
-        Mistake(
-            "in place",
-            _in_place,
-            "`params[name] += 1` changes the MLX array itself, so the reference changes too. The loop replaces it by "
-            "a new array: `params[name] = params[name] + 1`.",
-            2,
-        ),
-        *slips(
-            reference_stays,
-            r"""
+    mistakes=slips(
+        reference_stays,
+        r"""
+in place (2)
+- start = dict(params)
++ start = {name: value + 0 for name, value in params.items()}
+- params[name] = params[name] + 1.0
++ params[name] += 1.0
+! `params[name] += 1` changes the MLX array itself, so the reference changes too. The loop replaces it by a new array:
+! `params[name] = params[name] + 1`.
 nothing moves
 - for name in params:
 -     params[name] = params[name] + 1.0
@@ -1046,8 +1162,16 @@ start is another name (2)
 ! Your `start` is a second name for the dictionary that is trained, so you compare the reference with the current
 ! policy. You have made the very mistake that you are looking for: keep a copy.
 """,
-        ),
     ),
+    also_right=r"""
+# ten times
+def reference_by_training(keep_reference):
+    params = {name: mx.array(float(place)) for place, name in enumerate("abcd", start=1)}
+    reference = keep_reference(params)
+    for name, value in list(params.items()):
+        params[name] = value * 10
+    return {name: value.item() for name, value in reference.items()} == {"a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0}
+""",
     explain=(
         "After somebody had wasted a run on it, TRL was asked to refuse a policy that is its own reference. In the "
         "curves, a KL of exactly 0 gives it away."
