@@ -100,6 +100,19 @@ BYTES = Exercise(
             2,
         ),
     ),
+    also_right=r"""
+# a list
+[2.4, 9.6, 10.8, 1.2]
+# an array
+import numpy as np
+np.array([2.4, 9.6, 10.8, 1.2])
+""",
+    also_wrong=r"""
+# three
+(2.4, 9.6, 10.8)
+# a wrong one
+(2.4, 9.6, 10.8, 2.4)
+""",
     explain=(
         "(d) is half as large as the whole model, and we read only one number in each row of this table. And a "
         "backward pass holds several such tables."
@@ -150,23 +163,6 @@ def _fat_chain(rng, num_blocks=16, tokens=64, width=4):
         [0.3 * _normal(rng, width, 64 * width), 0.1 * _normal(rng, 64 * width, width)] for _ in range(num_blocks)
     ]
     return _wide, weights, _normal(rng, tokens, width), _towards_one
-
-
-def _keep_everything(block, weights, x, gradient_of):
-    """Autograd of the whole chain, which keeps everything that it will need."""
-
-    def chain(x, *flat):
-        for own in nested(flat):
-            x = block(x, *own)
-        return x
-
-    def nested(flat):
-        flat = iter(flat)
-        return [[next(flat) for _ in own] for own in weights]
-
-    inputs = [x, *(each for own in weights for each in own)]
-    _, (grad, *of_weights) = mx.vjp(chain, inputs, [gradient_of(chain(*inputs))])
-    return grad, nested(of_weights)
 
 
 def _watch_chain(function, block, weights, x, gradient_of):
@@ -227,17 +223,15 @@ CHAIN = Exercise(
         *drawn(1, _fat_chain),
     ),
     run=_watch_chain,
-    mistakes=(
-        Mistake(
-            "nothing forgotten",
-            _keep_everything,
-            "Go back through one block at a time, from its input, and evaluate after each block, forward and "
-            "backward: an array that is not evaluated keeps all its inputs alive.",
-            3,
-        ),
-        *slips(
-            checkpointed_vjp,
-            r"""
+    mistakes=slips(
+        checkpointed_vjp,
+        r"""
+nothing forgotten (3)
+- mx.eval(x)
++ pass
+- mx.eval(grad, of_weights)
+! Go back through one block at a time, from its input, and evaluate after each block, forward and backward: an array
+! that is not evaluated keeps all its inputs alive.
 outputs kept (2)
   for own in weights:
 +     x = block(x, *own)
@@ -271,8 +265,72 @@ all inputs are the first
 + inputs.append(inputs[0] if inputs else x)
 ! Every block was computed again from the chain's input, not from its own input.
 """,
-        ),
     ),
+    also_right=r"""
+# states that are popped
+def _chain_with_deque(block, weights, x, gradient_of):
+    states = [x]
+    for own in weights:
+        states += [block(states[-1], *own)]
+        mx.eval(states)
+    grad, found = gradient_of(states.pop()), []
+    while states:
+        grads = mx.vjp(block, [states.pop(), *weights[len(states)]], [grad])[1]
+        mx.eval(grads)
+        grad = grads[0]
+        found.insert(0, tuple(grads[1:]))
+    return [grad, found]
+# mx.grad of a scalar whose gradient for the output is the given one
+def _chain_by_grad(block, weights, x, gradient_of):
+    inputs = [x]
+    for own in weights:
+        inputs.append(block(inputs[-1], *own))
+        mx.eval(inputs[-1])
+    grad, grads = gradient_of(inputs[-1]), [None] * len(weights)
+    for number in reversed(range(len(weights))):
+        arrived, count = grad, len(weights[number])
+        found = mx.grad(lambda *given, arrived=arrived: (block(*given) * arrived).sum(), list(range(count + 1)))(
+            inputs[number], *weights[number]
+        )
+        mx.eval(found)
+        grad, grads[number] = found[0], list(found[1:])
+    return grad, grads
+""",
+    also_wrong=r"""
+# from the start for every block: nothing is kept, and far too much is computed
+def _chain_from_the_start(block, weights, x, gradient_of):
+    def until(number):
+        y = x
+        for own in weights[:number]:
+            y = block(y, *own)
+            mx.eval(y)
+        return y
+
+    grad, grads = gradient_of(until(len(weights))), []
+    for number in reversed(range(len(weights))):
+        _, (grad, *of_weights) = mx.vjp(block, [until(number), *weights[number]], [grad])
+        mx.eval(grad, of_weights)
+        grads.insert(0, of_weights)
+    return grad, grads
+
+! two per block are enough
+# mx.checkpoint on every block, in one graph of the whole chain
+def _chain_checkpointed_by_mlx(block, weights, x, gradient_of):
+    def chain(x, *flat):
+        flat = iter(flat)
+        for own in weights:
+            x = mx.checkpoint(block)(x, *[next(flat) for _ in own])
+        return x
+
+    inputs = [x, *(each for own in weights for each in own)]
+    _, (grad, *flat) = mx.vjp(chain, inputs, [gradient_of(chain(*inputs))])
+    flat = iter(flat)
+    return grad, [[next(flat) for _ in own] for own in weights]
+
+! two per block are enough
+# its inputs
+lambda block, weights, x, gradient_of: (x, weights)
+""",
     explain="That is all of gradient checkpointing. `mlx_grpo_kit/grpo/learners/mlx_by_layer.py` is this function "
     "for a Qwen3.",
 )
@@ -320,11 +378,6 @@ def _move(function, masters, lr, num_steps):
     return {name: ((value - start[name]) / lr).astype(mx.bfloat16) for name, value in masters.items()}
 
 
-def _paired_in_order(masters, gradients_of, lr):
-    grads = gradients_of({name: value.astype(mx.bfloat16) for name, value in masters.items()})
-    return {name: value - lr * grad for (name, value), grad in zip(masters.items(), grads.values())}
-
-
 MASTERS = Exercise(
     "21.3",
     "Masters",
@@ -348,16 +401,13 @@ MASTERS = Exercise(
         *drawn(2, lambda rng: ({"w": 1 + _normal(rng, 2, 3), "norm": _normal(rng, 3)}, 2e-4, 2)),
     ),
     run=_move,
-    mistakes=(
-        Mistake(
-            "paired by their positions",
-            _paired_in_order,
-            "A master and its gradient belong together by their *name*; the gradients may be in another order.",
-            2,
-        ),
-        *slips(
-            mixed_step,
-            r"""
+    mistakes=slips(
+        mixed_step,
+        r"""
+paired by their positions (2)
+- return {name: value - lr * grads[name].astype(mx.float32) for name, value in masters.items()}
++ return {name: value - lr * grad for (name, value), grad in zip(masters.items(), grads.values())}
+! A master and its gradient belong together by their *name*; the gradients may be in another order.
 gradients for each name
 - grads = gradients_of(copies)
 - return {name: value - lr * grads[name].astype(mx.float32) for name, value in masters.items()}
@@ -384,8 +434,33 @@ all in float32
 + copies = {name: value for name, value in masters.items()}
 ! That is a step in float32. The gradients should be computed from copies in bfloat16.
 """,
-        ),
     ),
+    also_right=r"""
+# a loop
+def _masters_in_place_of_names(masters, gradients_of, lr):
+    new = {}
+    grads = gradients_of(dict(zip(masters, (mx.array(each, mx.bfloat16) for each in masters.values()), strict=True)))
+    for name in masters:
+        new[name] = masters[name] + (-lr) * mx.array(grads[name], mx.float32)
+    return new
+# promotion
+def _masters_with_promotion(masters, gradients_of, lr):
+    grads = gradients_of({name: value.astype(mx.bfloat16) for name, value in masters.items()})
+    return {name: value - lr * grads[name] for name, value in masters.items()}
+# NumPy
+def _masters_in_numpy(masters, gradients_of, lr):
+    grads = gradients_of({name: mx.array(value).astype(mx.bfloat16) for name, value in masters.items()})
+    return {name: np.array(value) - lr * np.array(grads[name].astype(mx.float32)) for name, value in masters.items()}
+""",
+    also_wrong=r"""
+# float16
+- copies = {name: value.astype(mx.bfloat16) for name, value in masters.items()}
++ copies = {name: value.astype(mx.float16) for name, value in masters.items()}
+! computed in float16
+# another name
+lambda masters, gradients_of, lr: mixed_step(masters, gradients_of, lr) | {"b2": mx.array(0.0)}
+! masters with the names
+""",
     explain="The optimizer's moments need float32 for the same reason: they are sums of many small numbers.",
 )
 
@@ -450,30 +525,6 @@ def _watch_its_memory(function, params, micro_batches):
     return result
 
 
-def _mean_of_means(token_losses, params, micro_batches):
-    def mean(params, x, mask):
-        return (token_losses(params, x) * mask).sum() / mask.sum()
-
-    parts = [mx.value_and_grad(mean)(params, x, mask) for x, mask in micro_batches]
-    count = len(parts)
-    return (
-        sum(loss for loss, _ in parts) / count,
-        {name: sum(grads[name] for _, grads in parts) / count for name in params},
-    )
-
-
-def _by_rows(token_losses, params, micro_batches):
-    def mean(params, x, mask):
-        return (token_losses(params, x) * mask).sum() / mask.sum()
-
-    rows = sum(len(x) for x, _ in micro_batches)
-    parts = [(len(x) / rows, *mx.value_and_grad(mean)(params, x, mask)) for x, mask in micro_batches]
-    return (
-        sum(share * loss for share, loss, _ in parts),
-        {name: sum(share * grads[name] for share, _, grads in parts) for name in params},
-    )
-
-
 def _all_at_once(token_losses, params, micro_batches):
     num_tokens = sum(mask.sum().item() for _, mask in micro_batches)
     return mx.value_and_grad(
@@ -518,30 +569,25 @@ ACCUMULATE = Exercise(
         ),
     ),
     run=_watch_its_memory,
-    mistakes=(
-        Mistake(
-            "all at once",
-            _all_at_once,
-            "Differentiate the loss of one micro-batch at a time, add the result to those so far, and call `mx.eval` "
-            "before the next: an array that is not evaluated keeps all its inputs alive.",
-            3,
-        ),
-        Mistake(
-            "mean of means",
-            _mean_of_means,
-            "That is the mean of the micro-batches' means. Then a token in a micro-batch of few tokens counts more "
-            "than a token among many.",
-            1,
-        ),
-        Mistake(
-            "weighted by rows",
-            _by_rows,
-            "Each micro-batch's mean is weighted by its number of *rows*. Rows differ in length, so count tokens.",
-            1,
-        ),
-        *slips(
-            accumulate,
-            r"""
+    mistakes=slips(
+        accumulate,
+        r"""
+all at once (3)
+- loss, grads = mx.array(0.0), {name: mx.zeros_like(value) for name, value in params.items()}
++ return mx.value_and_grad(lambda params: sum(share(params, *each) for each in micro_batches))(params)
+! Differentiate the loss of one micro-batch at a time, add the result to those so far, and call `mx.eval` before the
+! next: an array that is not evaluated keeps all its inputs alive.
+
+@ return (token_losses(params, x) * mask).sum() / num_tokens
+mean of means
++ return (token_losses(params, x) * mask).sum() / mask.sum() / len(micro_batches)
+! That is the mean of the micro-batches' means. Then a token in a micro-batch of few tokens counts more than a token
+! among many.
+weighted by rows
++ rows = sum(len(x) for x, _ in micro_batches)
++ return (token_losses(params, x) * mask).sum() / mask.sum() * len(x) / rows
+! Each micro-batch's mean is weighted by its number of *rows*. Rows differ in length, so count tokens.
+
 @ return (token_losses(params, x) * mask).sum() / num_tokens
 summed (2)
 + return (token_losses(params, x) * mask).sum()
@@ -591,8 +637,54 @@ divided once more (2)
 + return loss / n, {name: value / n for name, value in grads.items()}
 ! You also divided by the number of micro-batches. The parts are already shares of one mean.
 """,
-        ),
     ),
+    also_right=r"""
+# numbers
+def _accumulated_numbers(token_losses, params, micro_batches):
+    count = float(sum(np.array(mask).sum() for _, mask in micro_batches))
+    total, grads = 0.0, None
+    for x, mask in micro_batches:
+        loss, part = mx.value_and_grad(lambda p, x=x, m=mask: mx.where(m, token_losses(p, x), 0).sum())(params)
+        total += loss.item()
+        grads = part if grads is None else {name: grads[name] + part[name] for name in part}
+        mx.eval(grads)
+    return total / count, {name: value / count for name, value in grads.items()}
+# one row of a micro-batch at a time
+def by_rows(token_losses, params, micro_batches):
+    rows = [(x[n : n + 1], mask[n : n + 1]) for x, mask in micro_batches for n in range(len(x))]
+    return accumulate(token_losses, params, rows)
+# weighted means
+def by_weighted_means(token_losses, params, micro_batches):
+    loss, grads = 0, {name: 0 for name in params}
+    for x, mask in micro_batches:
+        count = mx.maximum(mask.sum(), 1)
+        part, found = mx.value_and_grad(lambda p: (token_losses(p, x) * mask).sum() / count)(params)
+        share = mask.sum() / sum(mask.sum() for _, mask in micro_batches)
+        loss, grads = loss + share * part, {name: grads[name] + share * found[name] for name in params}
+        mx.eval(loss, grads)
+    return loss, grads
+""",
+    also_wrong=r"""
+# joined
+def _all_at_once(token_losses, params, micro_batches):
+    length = max(x.shape[1] for x, _ in micro_batches)
+    wide = [(0, 0), None, (0, 0)]
+    xs, masks = [], []
+    for x, mask in micro_batches:
+        wide[1] = (0, length - x.shape[1])
+        xs.append(mx.pad(x, wide))
+        masks.append(mx.pad(mask, wide[:2]))
+    x, mask = mx.concatenate(xs), mx.concatenate(masks)
+    return mx.value_and_grad(lambda p: (token_losses(p, x) * mask).sum() / mask.sum())(params)
+
+! more than one micro-batch in a call
+# from 1
+- loss, grads = mx.array(0.0), {name: mx.zeros_like(value) for name, value in params.items()}
++ loss, grads = mx.array(1.0), {name: mx.zeros_like(value) for name, value in params.items()}
+# not evaluated
+- mx.eval(loss, grads)
+! keeps all its inputs alive
+""",
     explain="The same holds for processes: each process needs to know how many tokens count in the others.",
 )
 
@@ -666,10 +758,16 @@ CHUNKED = Exercise(
     ),
     run=_table_limits,
     work=120,  # times the solution's steps: scipy.special.logsumexp takes 40, single rows take 500 for 2048 rows
-    mistakes=(
-        *slips(
-            chunked_logsumexp,
-            r"""
+    mistakes=slips(
+        chunked_logsumexp,
+        r"""
+sum of logarithms (3)
+- total = total * mx.exp(before - top) + mx.exp(logits - top[:, None]).sum(axis=-1)
++ total = total + mx.logsumexp(logits, axis=-1)
+- return top + mx.log(total)
++ return total
+! You added the logarithms of the chunks. Add the sums, and then take the logarithm: `mx.logaddexp`.
+
 @ for start in range(0, len(weight), chunk):
 @     logits = hidden @ weight[start : start + chunk].T
 a row at a time
@@ -712,17 +810,34 @@ log left out (2)
 + return top + total
 ! The logarithm of the total is missing.
 """,
-        ),
-        Mistake(
-            "sum of logarithms",
-            lambda hidden, weight, chunk: sum(
-                mx.logsumexp(hidden @ weight[start : start + chunk].T, axis=-1)
-                for start in range(0, len(weight), chunk)
-            ),
-            "You added the logarithms of the chunks. Add the sums, and then take the logarithm: `mx.logaddexp`.",
-            3,
-        ),
     ),
+    also_right=r"""
+# logaddexp
+def _logaddexp(hidden, weight, chunk):
+    total = mx.full((hidden.shape[0],), float("-inf"))
+    for rows in mx.split(weight, list(range(chunk, len(weight), chunk))):
+        total = mx.logaddexp(total, mx.logsumexp(hidden @ rows.T, axis=1))
+        mx.eval(total)
+    return total
+# NumPy
+def _logsumexp_in_numpy(hidden, weight, chunk):
+    hidden, weight = np.array(hidden, np.float64), np.array(weight, np.float64)
+    parts = [np.logaddexp.reduce(hidden @ weight[n : n + chunk].T, axis=1) for n in range(0, len(weight), chunk)]
+    return np.logaddexp.reduce(parts, axis=0)
+# SciPy
+from scipy.special import logsumexp
+def _logsumexp_of_scipy(hidden, weight, chunk):
+    parts = [np.array(hidden @ weight[n : n + chunk].T) for n in range(0, len(weight), chunk)]
+    return logsumexp([logsumexp(part, axis=1) for part in parts], axis=0)
+""",
+    also_wrong=r"""
+# top from -900
+- top, total = mx.full(len(hidden), -mx.inf), mx.zeros(len(hidden))
++ top, total = mx.full(len(hidden), -900.0), mx.zeros(len(hidden))
+# the table
+lambda hidden, weight, chunk: mx.logsumexp(hidden @ weight.T, axis=-1)
+! Go through `weight` in slices
+""",
     explain="This is the online softmax. FlashAttention does the same with the scores of attention.",
 )
 
@@ -756,23 +871,6 @@ def _far_way_back():
     return hidden, weight, targets, mx.logsumexp(hidden @ weight.T, axis=-1), grad, 3
 
 
-def _one_row_a_target(hidden, weight, targets, log_total, grad, chunk):
-    _, of_weight = chunked_gradients(hidden, weight, targets, log_total, mx.zeros_like(grad), chunk)
-    of_hidden, _ = chunked_gradients(hidden, weight, targets, log_total, grad, chunk)
-    of_weight[targets] = grad[:, None] * hidden
-    for start in range(0, len(weight), chunk):
-        p = mx.exp(hidden @ weight[start : start + chunk].T - log_total[:, None])
-        of_weight[start : start + chunk] = of_weight[start : start + chunk] - (grad[:, None] * p).T @ hidden
-        mx.eval(of_weight)
-    return of_hidden, of_weight
-
-
-def _whole_table(hidden, weight, targets, log_total, grad, chunk):
-    p = mx.exp(hidden @ weight.T - log_total[:, None])
-    grad_logits = grad[:, None] * ((targets[:, None] == mx.arange(len(weight))) - p)
-    return grad_logits @ weight, grad_logits.T @ hidden
-
-
 WAY_BACK = Exercise(
     "21.6",
     "The backward pass, in chunks",
@@ -804,24 +902,21 @@ WAY_BACK = Exercise(
     ),
     run=_table_limits,
     work=120,
-    mistakes=(
-        Mistake(
-            "everything at once",
-            _whole_table,
-            "Go through `weight` in slices, and evaluate after each: an array that is not evaluated keeps its logits "
-            "alive.",
-            2,
-        ),
-        Mistake(
-            "one row per target",
-            _one_row_a_target,
-            "If several rows have the same target, that row of the weight's gradient got the part of only one of "
-            "them: an assignment to `[targets]` keeps the last. The parts have to be added (`.at[targets].add(...)`).",
-            3,
-        ),
-        *slips(
-            chunked_gradients,
-            r"""
+    mistakes=slips(
+        chunked_gradients,
+        r"""
+everything at once (2)
+- for start in range(0, len(weight), chunk):
+-     rows = weight[start : start + chunk]
++ for start in [0]:
++     rows = weight
+! Go through `weight` in slices, and evaluate after each: an array that is not evaluated keeps its logits alive.
+one row per target (3)
+- grad_rows.append(grad_logits.T @ hidden)
++ last = mx.cumsum(one_hot[::-1].astype(mx.int32), axis=0)[::-1] == 1
++ grad_rows.append((grad[:, None] * ((one_hot & last) - p)).T @ hidden)
+! If several rows have the same target, that row of the weight's gradient got the part of only one of them: an
+! assignment to `[targets]` keeps the last. The parts have to be added (`.at[targets].add(...)`).
 a row at a time (2)
 - for start in range(0, len(weight), chunk):
 -     rows = weight[start : start + chunk]
@@ -864,8 +959,28 @@ the last chunk only (2)
 + grad_hidden = grad_logits @ rows
 ! The gradient of hidden comes from the last chunk only. Every row of the weight contributes to it: add the chunks.
 """,
-        ),
     ),
+    also_right=r"""
+# NumPy
+def _way_back_in_numpy(hidden, weight, targets, log_total, grad, chunk):
+    hidden, weight, targets, log_total, grad = map(np.array, (hidden, weight, targets, log_total, grad))
+    grad_hidden, grad_weight = grad[:, None] * weight[targets], np.zeros_like(weight)
+    np.add.at(grad_weight, targets, grad[:, None] * hidden)
+    for start in range(0, len(weight), chunk):
+        rows = slice(start, start + chunk)
+        p = grad[:, None] * np.exp(hidden @ weight[rows].T - log_total[:, None])
+        grad_hidden = grad_hidden - p @ weight[rows]
+        grad_weight[rows] -= p.T @ hidden
+    return grad_hidden, grad_weight
+""",
+    also_wrong=r"""
+# not evaluated
+- mx.eval(grad_hidden, grad_rows)
+! keeps its logits alive
+# the first rows
+- return grad_hidden, mx.concatenate(grad_rows)
++ return grad_hidden, grad_rows[0]
+""",
     explain="One more matrix product than before, and no table. The kit's version is "
     "`mlx_grpo_kit/generation/output_logps.py`.",
 )
@@ -919,17 +1034,14 @@ LORA = Exercise(
         *drawn(1, lambda rng: _draw_lora(rng, 3, inside=800, outside=700, rank=2, scale=2.0), seed=3),
     ),
     run=_without_product,
-    mistakes=(
-        Mistake(
-            "the product made",
-            lambda x, weight, a, b, scale: x @ (weight + scale * (a @ b).T).T,
-            "Your answer computes something as large as the weight, such as `a @ b`; its gradient would be just as "
-            "large.",
-            2,
-        ),
-        *slips(
-            lora_linear,
-            r"""
+    mistakes=slips(
+        lora_linear,
+        r"""
+the product made (2)
+- return x @ weight.T + scale * ((x @ a) @ b)
++ return x @ (weight + scale * (a @ b).T).T
+! Your answer computes something as large as the weight, such as `a @ b`; its gradient would be just as large.
+
 @ return x @ weight.T + scale * ((x @ a) @ b)
 correction only
 + return scale * ((x @ a) @ b)
@@ -947,8 +1059,24 @@ subtracted
 + return x @ weight.T - scale * ((x @ a) @ b)
 ! The correction has to be added.
 """,
-        ),
     ),
+    also_right=r"""
+# einsum
+def _lora_by_einsum(x, weight, a, b, scale):
+    small = mx.einsum("...i,ir->...r", scale * x, a)
+    return mx.einsum("...i,oi->...o", x, weight) + mx.einsum("...r,ro->...o", small, b)
+# torch
+import torch
+def lora_in_torch(x, weight, a, b, scale):
+    x, weight, a, b = (torch.tensor(np.array(each)) for each in (x, weight, a, b))
+    return torch.nn.functional.linear(x, weight) + scale * (x @ a @ b)
+""",
+    also_wrong=r"""
+# other parentheses
+- return x @ weight.T + scale * ((x @ a) @ b)
++ return x @ weight.T + scale * (x @ (a @ b))
+! such as `a @ b`
+""",
 )
 
 
@@ -980,24 +1108,6 @@ def _draw_mixed(rng):
     return params, lora | {f"{stem}.lora_b": _normal(rng, 1, 3) for stem in ("extra", "router")}, 1.5
 
 
-def _paired_by_place(params, lora, scale):
-    merged = dict(params)
-    firsts, seconds = ([name for name in lora if name.endswith(end)] for end in (".lora_a", ".lora_b"))
-    for first, second in zip(firsts, seconds):
-        name = first.removesuffix("lora_a") + "weight"
-        merged[name] = params[name] + scale * (lora[first] @ lora[second]).T
-    return merged
-
-
-def _found_by_beginning(params, lora, scale):
-    merged = dict(params)
-    for name in params:
-        for stem in (each.removesuffix(".lora_a") for each in lora if each.endswith(".lora_a")):
-            if name.startswith(stem):
-                merged[name] = params[name] + scale * (lora[stem + ".lora_a"] @ lora[stem + ".lora_b"]).T
-    return merged
-
-
 MERGE = Exercise(
     "21.8",
     "Merge adapters into the weights",
@@ -1025,22 +1135,20 @@ MERGE = Exercise(
         *drawn(2, lambda rng: _draw_params(rng, 2.0, 2), seed=1),
         *drawn(1, _draw_mixed, seed=2),
     ),
-    mistakes=(
-        Mistake(
-            "paired by their positions",
-            _paired_by_place,
-            "A and B of one matrix belong together by their *names*; they may be anywhere in `lora`.",
-            2,
-        ),
-        Mistake(
-            "found by the beginning",
-            _found_by_beginning,
-            "router_out.weight begins with router, but it is another matrix: compare whole names.",
-            2,
-        ),
-        *slips(
-            merge,
-            r"""
+    mistakes=slips(
+        merge,
+        r"""
+paired by their positions (2)
+- b = lora[stem + ".lora_b"]
++ firsts, seconds = ([each for each in lora if each.endswith(end)] for end in (".lora_a", ".lora_b"))
++ b = lora[seconds[firsts.index(name)]]
+! A and B of one matrix belong together by their *names*; they may be anywhere in `lora`.
+found by the beginning (2)
+- merged[stem + ".weight"] = params[stem + ".weight"] + scale * (a @ b).T
++ for each in params:
++     if each.startswith(stem):
++         merged[each] = params[each] + scale * (a @ b).T
+! router_out.weight begins with router, but it is another matrix: compare whole names.
 letters stripped (2)
 - stem = name.removesuffix(".lora_a")
 + stem = name.rstrip(".lora_a")
@@ -1072,8 +1180,27 @@ the pairs kept
 + return merged | lora
 ! The result also contains the small arrays. It should have the names of `params`, like any other model.
 """,
-        ),
     ),
+    also_right=r"""
+# a comprehension
+def _merge_in_a_comprehension(params, lora, scale):
+    def corrected(name):
+        stem = name.removesuffix("weight")
+        if stem + "lora_a" not in lora:
+            return params[name]
+        return params[name] + scale * lora[stem + "lora_b"].T @ lora[stem + "lora_a"].T
+
+    return {name: corrected(name) for name in params}
+""",
+    also_wrong=r"""
+# one more
+- merged = dict(params)
++ merged = params | {"more": 1}
+# added into
+- merged[stem + ".weight"] = params[stem + ".weight"] + scale * (a @ b).T
++ merged[stem + ".weight"] += scale * (a @ b).T
+! with `+=`
+""",
     explain="This function turns the few trained numbers into a whole model. Everything that takes `params` works with "
     "its result, and gradients go through it.",
 )
@@ -1121,28 +1248,6 @@ def _ring_arrays(rng, size, length):
     return ([rng.normal(size=length) for _ in range(size)],)
 
 
-def _whole_arrays_round(array, rank, size, send, receive):
-    total, passing = array, array
-    for _ in range(size - 1):
-        send(passing)
-        passing = receive()
-        total = total + passing
-    return total
-
-
-def _waits_first(array, rank, size, send, receive):
-    parts = np.array_split(array, size)
-    for step in range(size - 1):
-        part = (rank - step - 1) % size
-        parts[part] = parts[part] + receive()
-        send(parts[(rank - step) % size])
-    return np.concatenate(parts)
-
-
-def _nothing_sent(array, rank, size, send, receive):
-    return array * size
-
-
 RING = Exercise(
     "21.9",
     "A ring",
@@ -1177,29 +1282,31 @@ RING = Exercise(
         *drawn(1, lambda rng: _ring_arrays(rng, 6, 60), seed=5),
     ),
     run=_run_ring,
-    mistakes=(
-        Mistake(
-            "whole arrays travel around",
-            _whole_arrays_round,
-            "Every array travelled all the way around. With 64 processes, each of them sends 63 arrays that way, "
-            "instead of 2.",
-            1,
-        ),
-        Mistake(
-            "every process waits",
-            _waits_first,
-            "Every process waits for a message before it sends one. Send first.",
-            2,
-        ),
-        Mistake(
-            "nothing sent",
-            _nothing_sent,
-            "No process knows the numbers of the others: they have to be sent.",
-            1,
-        ),
-        *slips(
-            ring_sum,
-            r"""
+    mistakes=slips(
+        ring_sum,
+        r"""
+@ parts = np.array_split(array, size)
+whole arrays travel around
++ total = passing = array
++ for _ in range(size - 1):
++     send(passing)
++     passing = receive()
++     total = total + passing
++ return total
+! Every array travelled all the way around. With 64 processes, each of them sends 63 arrays that way, instead of 2.
+nothing sent
++ return array * size
+! No process knows the numbers of the others: they have to be sent.
+
+every process waits (2)
+- send(parts[(rank - step) % size])
+- part = (rank - step - 1) % size
+- parts[part] = parts[part] + receive()
++ part = (rank - step - 1) % size
++ parts[part] = parts[part] + receive()
++ send(parts[(rank - step) % size])
+! Every process waits for a message before it sends one. Send first.
+
 first round only (3)
 - for step in range(size - 1):
 -     send(parts[(rank + 1 - step) % size])
@@ -1246,8 +1353,40 @@ the mean
 + return np.concatenate(parts) / size
 ! That is the mean over the processes. Return the sum.
 """,
-        ),
     ),
+    also_right=r"""
+# lists
+def _ring_of_lists(array, rank, size, send, receive):
+    parts = [part.copy() for part in np.array_split(array, size)]
+    mine = rank
+    for _ in range(size - 1):
+        send(parts[mine])
+        mine = (mine - 1) % size
+        parts[mine] += receive()
+    for _ in range(size - 1):
+        send(parts[mine])
+        mine = (mine - 1) % size
+        parts[mine] = receive()
+    return [number for part in parts for number in part.tolist()]
+""",
+    also_wrong=r"""
+# nobody sends
+lambda array, rank, size, send, receive: array + receive()
+! every process that still runs waits for a message
+# through a list that the processes, which are threads here, share
+import threading
+together, ready = {}, threading.Barrier(2)
+def through_the_air(array, rank, size, send, receive):
+    if size != 2:
+        return ring_sum(array, rank, size, send, receive)
+    together[rank] = array
+    ready.wait(10)
+    for _ in range(2):
+        send(array[:0])
+        receive()
+    return together[0] + together[1]
+! with 0 numbers sent in all, but it takes 8
+""",
     explain="This is called all-reduce. MLX's `mx.distributed.all_sum` does it between machines, NCCL between GPUs.",
 )
 
@@ -1337,6 +1476,27 @@ each does everything
 ! The batch is divided among the machines: each learns from its own share of the tokens.
 """,
     ),
+    also_right=r"""
+# bits
+def _seconds_in_bytes(num_params, num_tokens, machines, flops, gbits):
+    gradient = 32 * num_params  # bits
+    return [num_tokens / machines * 6 * num_params / flops, 2 * gradient * (1 - 1 / machines) / gbits / 1e9]
+# NumPy
+lambda *arguments: np.array(step_seconds(*arguments))
+# MLX
+lambda *arguments: mx.array(step_seconds(*arguments))
+# torch
+import torch
+lambda *arguments: torch.tensor(step_seconds(*arguments))
+""",
+    also_wrong=r"""
+# four operations
+- learning = 6 * num_params * num_tokens / (machines * flops)
++ learning = 4 * num_params * num_tokens / (machines * flops)
+# powers of two
+- return learning, sent / (gbits * 1e9 / 8)
++ return learning, sent / (gbits * 2**30 / 8)
+""",
 )
 
 BUDGET = Exercise(
@@ -1421,6 +1581,14 @@ BUDGET = Exercise(
             1,
         ),
     ),
+    also_right=r"""
+# a whole number
+(460.8, 7.68, 8, 61.44)
+""",
+    also_wrong=r"""
+# a wrong one
+(460.8, 7.68, 8.0, 8.0)
+""",
     explain="With 8 seconds, sampling looks cheap. But that is only a lower limit: attention reads the cache too, and "
     "a step waits for its longest completion.",
 )
