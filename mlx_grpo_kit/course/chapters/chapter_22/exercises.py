@@ -112,34 +112,6 @@ def _submit(make, plan):
     return {"called in this order": calls, "results": results}
 
 
-class _InACaller:
-    """A worker that calls each function inside `submit`."""
-
-    def submit(self, function):
-        future = Future()
-        try:
-            future.set_result(function())
-        except Exception as error:
-            future.set_exception(error)
-        return future
-
-
-class _AThreadEach:
-    """A worker with a thread for every function."""
-
-    def submit(self, function):
-        future = Future()
-
-        def call():
-            try:
-                future.set_result(function())
-            except Exception as error:
-                future.set_exception(error)
-
-        threading.Thread(target=call, daemon=True).start()
-        return future
-
-
 WORKER = Exercise(
     "22.1",
     "One thing after the other",
@@ -167,23 +139,26 @@ WORKER = Exercise(
         (["raises", "returns", "raises", "returns"],),
         (["returns"] * 20,),
     ),
-    mistakes=(
-        Mistake(
-            "called at once",
-            _InACaller,
-            "The function is called inside `submit`, in the caller's thread, so `submit` waits for it. `submit` "
-            "should only put it into the queue.",
-            1,
-        ),
-        Mistake(
-            "a thread each",
-            _AThreadEach,
-            "Every function has its own thread, so they overtake each other. Use one thread, with a queue before it.",
-            2,
-        ),
-        *slips(
-            Worker,
-            r"""
+    mistakes=slips(
+        Worker,
+        r"""
+called at once
+- self.queue.put((future, function))
++ try:
++     future.set_result(function())
++ except Exception as error:
++     future.set_exception(error)
+! The function is called inside `submit`, in the caller's thread, so `submit` waits for it. `submit` should only put it
+! into the queue.
+a thread each (2)
+- threading.Thread(target=self.work, daemon=True).start()
++ pass
+- self.queue.put((future, function))
++ self.queue.put((future, function))
++ threading.Thread(target=self.work, daemon=True).start()
+- while True:
++ if True:
+! Every function has its own thread, so they overtake each other. Use one thread, with a queue before it.
 the last one first (2)
 - self.queue = Queue()
 + self.queue = __import__('queue').LifoQueue()
@@ -200,8 +175,112 @@ errors as results (3)
 + future.set_result(error)
 ! An error has to be *raised* when somebody asks for the result: `future.set_exception(error)`.
 """,
-        ),
     ),
+    also_right=r"""
+# a ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+lambda: ThreadPoolExecutor(max_workers=1)
+# a Condition
+from collections import deque
+class WorkerWithCondition:
+    def __init__(self):
+        self.waiting, self.changed = deque(), threading.Condition()
+        threading.Thread(target=self.work, daemon=True).start()
+
+    def submit(self, function):
+        future = Future()
+        with self.changed:
+            self.waiting.append((future, function))
+            self.changed.notify()
+        return future
+
+    def work(self):
+        while True:
+            with self.changed:
+                self.changed.wait_for(lambda: self.waiting)
+                future, function = self.waiting.popleft()
+            try:
+                result = function()
+            except BaseException as error:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+""",
+    also_wrong=r"""
+# two threads
+- threading.Thread(target=self.work, daemon=True).start()
++ for _ in range(2):
++     threading.Thread(target=self.work, daemon=True).start()
+! functions called at the same time
+# a thread each, in turn
+class ThreadsInTurn:
+    def __init__(self):
+        self.lock = threading.Lock()
+
+    def submit(self, function):
+        future = Future()
+
+        def call():
+            with self.lock:
+                future.set_result(function())
+
+        threading.Thread(target=call, daemon=True).start()
+        return future
+
+! 3 threads that called functions
+# results of None
+- future.set_result(function())
++ result = function()
++ if result is not None:
++     future.set_result(result)
+! not set yet when the next function began
+# one kind of error
+- except Exception as error:
++ except KeyError as error:
+! 'raised: function 0', 10, 'never set', 'never set']
+# a thread that ends when it is idle
+- threading.Thread(target=self.work, daemon=True).start()
++ self.begun = False
+- self.queue.put((future, function))
++ self.queue.put((future, function))
++ if not self.begun:
++     self.begun = True
++     threading.Thread(target=self.work, daemon=True).start()
+- while True:
++ while not self.queue.empty():
+! called in this order: [0], results: [0, 'never set']
+# results at the end
+class ResultsAtTheEnd(Worker):
+    def work(self):
+        while True:
+            done = []
+            while not done or not self.queue.empty():
+                future, function = self.queue.get()
+                done.append((future, function()))
+            for future, result in done:
+                future.set_result(result)
+
+! not set yet when the next function began
+# a thread that keeps the program alive; it ends at last, so that the test can end
+import contextlib
+from queue import Empty
+class KeepsTheProgramAlive(Worker):
+    def __init__(self):
+        self.queue = Queue()
+        threading.Thread(target=self.work).start()
+
+    def work(self):
+        with contextlib.suppress(Empty):
+            while True:
+                future, function = self.queue.get(timeout=2)
+                future.set_result(function())
+! not made with `daemon=True`
+# a number for a future
+class ResultsForFutures:
+    def submit(self, function):
+        return 3
+! something without a `.result()`
+""",
     run=_submit,
     explain="A `ThreadPoolExecutor(max_workers=1)` does the same. The kit's own worker (`backends/worker.py`) adds "
     "what a long run needs: it stops after the first error, and it ends with the interpreter, however that ends.",
@@ -339,6 +418,73 @@ steps not counted (3)
 ! The future of `optim_step` is the number of steps so far.
 """,
     ),
+    also_right=r"""
+class ReplacingBackend:
+    def __init__(self, worker, params, loss_fn, learning_rate):
+        self.worker, self.params, self.loss_fn, self.learning_rate, self.steps = (
+            worker,
+            params,
+            loss_fn,
+            learning_rate,
+            0,
+        )
+
+    def forward_backward(self, batch):
+        return self.worker.submit(lambda: self._loss(batch))
+
+    def _loss(self, batch):
+        loss = self.loss_fn(self.params, batch)
+        loss.backward()
+        return loss.item()
+
+    def optim_step(self):
+        return self.worker.submit(self._step)
+
+    def _step(self):
+        for name, param in list(self.params.items()):
+            self.params[name] = (param - self.learning_rate * param.grad).detach().requires_grad_()
+        self.steps += 1
+        return self.steps
+# new tensors in the dictionary
+ReplacingBackend
+# torch's own optimizer
+class WithOptim(ReplacingBackend):
+    def _step(self):
+        optimizer = torch.optim.SGD(self.params.values(), lr=self.learning_rate)
+        optimizer.step()
+        optimizer.zero_grad()
+        self.steps = self.steps + 1
+        return self.steps
+""",
+    also_wrong=r'''
+# a step in every forward_backward
+class StepsInForwardBackward(SmallestBackend):
+    def forward_backward(self, batch):
+        future = super().forward_backward(batch)
+        self.optim_step()
+        return future
+! operations submitted to the worker
+# waits for its result, which hangs unless the worker raises an error
+class WaitsForItsResult(SmallestBackend):
+    def forward_backward(self, batch):
+        future = super().forward_backward(batch)
+        future.result()
+        return future
+! waited for a result, but it has to return the future
+# zeros for None
+- param.grad = None
++ param.grad = torch.zeros_like(param)
+! a `.grad` that is not None after the step
+# counted ahead
+  """Return a future of the number of steps done. The gradient is reset."""
++ self.steps += 1
+- self.steps += 1
+! `steps` at 1 before the worker had started
+# a tensor
+- return loss.item()
++ return loss
+! a tensor instead of a number
+''',
     run=_follow,
     explain="All five backends of the kit have these two operations. Everything around them (order, errors, "
     "checkpoints) is the same code for all five (`backends/base.py`).",
@@ -409,6 +555,31 @@ free from its submission on (2)
 ! An operation that had to wait also ends later: its end is its *start* plus its duration.
 """,
     ),
+    also_right=r"""
+# recursion
+def schedule_by_recursion(submitted, durations):
+    if not submitted:
+        return []
+    before = schedule_by_recursion(submitted[:-1], durations[:-1])
+    start = max(submitted[-1], before[-1][1]) if before else submitted[-1]
+    return [*before, (start, start + durations[-1])]
+# an array
+def schedule_as_array(submitted, durations):
+    found = np.zeros((len(submitted), 2))
+    for k in range(len(submitted)):
+        found[k, 0] = max(submitted[k], found[k - 1, 1] if k else 0)
+        found[k, 1] = found[k, 0] + durations[k]
+    return found
+""",
+    also_wrong=r"""
+# starts only
+lambda submitted, durations: [start for start, _ in schedule(submitted, durations)]
+# written over
+- times.append((start, free))
++ submitted[len(times)] = start
++ times.append((start, free))
+! new numbers in what it was given
+""",
     run=lambda function, *case: [tuple(map(float, pair)) for pair in function(*case)],
 )
 
@@ -483,6 +654,18 @@ KEPT = Exercise(
             3,
         ),
     ),
+    also_right=r"""
+# a list
+["B", "D", "F", "H"]
+# small letters
+"b, d, f, h"
+""",
+    also_wrong=r"""
+# not in order
+"BDHF"
+# all
+"ABCDEFGH"
+""",
     explain="A reference policy that is kept as in A, C, E or G follows the policy, and its KL penalty is always 0.",
 )
 
@@ -561,6 +744,24 @@ paired by position (2)
 ! The second dictionary has its names in another order: look its arrays up by name.
 """,
     ),
+    also_right=r"""
+# norm
+def difference_by_norm(grads, others):
+    flat = [np.concatenate([np.ravel(each[name]) for name in sorted(grads)]) for each in (grads, others)]
+    return np.linalg.norm(flat[0] - flat[1]) / np.linalg.norm(flat[0])
+""",
+    also_wrong=r"""
+# the largest
+lambda grads, others: max(abs(grads[name] - others[name]).max() for name in grads)
+# a mean over the names
+lambda grads, others: np.mean([relative_difference({0: grads[name]}, {0: others[name]}) for name in grads])
+# float32
+lambda grads, others: np.float32(relative_difference(grads, others))
+! of type float32 instead of a Python float
+# a tensor
+lambda grads, others: torch.tensor(relative_difference(grads, others))
+! of type Tensor instead of a Python float
+""",
     run=_python_float,
 )
 
@@ -593,16 +794,6 @@ def _outcomes(function, plan):
     return result, called
 
 
-def _all_go_on(operations):
-    found = []
-    for operation in operations:
-        try:
-            found.append(("done", operation()))
-        except Exception as error:
-            found.append(("failed", str(error)))
-    return found
-
-
 POISON = Exercise(
     "22.6",
     "Poison",
@@ -629,17 +820,14 @@ POISON = Exercise(
         (["1", "surprises late", "3"],),
         ([],),
     ),
-    mistakes=(
-        Mistake(
-            "all continue",
-            _all_go_on,
-            "After an error the next operation is still called. An `optim_step` would then take its step with half a "
-            "gradient.",
-            1,
-        ),
-        *slips(
-            outcomes,
-            r"""
+    mistakes=slips(
+        outcomes,
+        r"""
+all continue
+- first = str(error)
+- found.append(("failed", first))
++ found.append(("failed", str(error)))
+! After an error the next operation is still called. An `optim_step` would then take its step with half a gradient.
 an empty message (3)
 - if first is not None:
 + if first:
@@ -666,8 +854,47 @@ one is let through
 + first = None
 ! After one refusal your function continues as if nothing had happened. Poison stays.
 """,
-        ),
     ),
+    also_right=r"""
+# failed ones looked up
+def outcomes_by_index(operations):
+    found = []
+    for operation in operations:
+        failed = [each for each in found if each[0] == "failed"]
+        if failed:
+            found.append(["refused", failed[0][1]])
+        else:
+            try:
+                value = operation()
+            except BaseException as error:
+                found.append(["failed", f"{error}"])
+            else:
+                found.append(["done", value])
+    return tuple(found)
+""",
+    also_wrong=r"""
+# all called
+def all_called(operations):
+    found, first = [], None
+    for operation in operations:
+        try:
+            value = operation()
+            found.append(("done", value) if first is None else ("refused", first))
+        except Exception as error:
+            found.append(("failed", str(error)) if first is None else ("refused", first))
+            first = first if first is not None else str(error)
+    return found
+# one kind of error
+- except Exception as error:
++ except ValueError as error:
+# some kinds of errors
+- except Exception as error:
++ except (ValueError, KeyError, ArithmeticError, OSError, RuntimeError) as error:
+! nobody can list all kinds
+# arguments
+- first = str(error)
++ first = error.args[0]
+""",
     run=_outcomes,
 )
 
@@ -735,6 +962,18 @@ ORDER = Exercise(
             2,
         ),
     ),
+    also_right=r"""
+# a list
+["B", "D", "C", "A", "E"]
+# small letters
+"b d c a e"
+""",
+    also_wrong=r"""
+# six
+"BDCAEE"
+# in order
+"ABCDE"
+""",
     explain="The kit's `replaced_folder` does these actions in this order for everything that it saves.",
 )
 
@@ -868,6 +1107,58 @@ any file
 ! *Every* listed file has to have its hash.
 """,
     ),
+    also_right=r"""
+# iterdir
+def newest_by_iterdir(folder):
+    from hashlib import sha256
+
+    found = []
+    for path in folder.iterdir():
+        number = path.name[5:]
+        if path.name[:5] != "step_" or not number.isdecimal():
+            continue
+        try:
+            metadata = json.loads((path / "metadata.json").read_bytes())
+            for name, entry in metadata["files"].items():
+                assert sha256((path / name).read_bytes()).hexdigest() == entry["sha256"]
+        except Exception:
+            continue
+        found.append((int(number), path.name))
+    return max(found)[1] if found else None
+""",
+    also_wrong=r"""
+# by the clock
+- for step in sorted(steps, reverse=True):
++ for step in sorted(steps, key=lambda step: steps[step].stat().st_mtime, reverse=True):
+# by the clock, with metadata
+def by_time(folder):
+    found = [path for path in folder.glob("step_*") if (path / "metadata.json").exists()]
+    return max(found, key=lambda path: path.stat().st_mtime).name if found else None
+# a path
+- return steps[step].name
++ return steps[step]
+! instead of its name (use `path.name`)
+# a path in a list
+- return steps[step].name
++ return [steps[step]]
+# after step 0
+- for step in sorted(steps, reverse=True):
++ for step in sorted(filter(None, steps), reverse=True):
+# four digits
+- return steps[step].name
++ return f"step_{step:04d}"
+# any name
+- for path in folder.glob("step_*"):
+-     if path.name.removeprefix("step_").isdigit():
+-         steps[int(path.name.removeprefix("step_"))] = path
++ for path in folder.glob("*step_*"):
++     if path.name.rpartition("_")[2].isdigit():
++         steps[int(path.name.rpartition("_")[2])] = path
+# broken ones deleted
+  except (OSError, ValueError, KeyError):
++     __import__("shutil").rmtree(steps[step])
+! added or removed files
+""",
     run=_look,
 )
 
@@ -950,6 +1241,25 @@ before it is written
 ! An update starts before its batch is written.
 """,
     ),
+    also_right=r"""
+# recursion
+def async_by_recursion(write, learn, num_steps, max_lag):
+    times = []
+    for k in range(num_steps):
+        start = times[k - 1][1] if k else 0
+        if k - max_lag > 0:
+            start = max(start, times[k - max_lag - 1][3])
+        done = start + write
+        begin = max(done, times[k - 1][3]) if k else done
+        times.append([start, done, begin, begin + learn])
+    return np.array(times).tolist()
+""",
+    also_wrong=r"""
+# synchronous
+lambda write, learn, num_steps, max_lag: async_times(write, learn, num_steps, 0)
+# three moments
+lambda *settings: [each[:3] for each in async_times(*settings)]
+""",
     run=lambda function, *case: [tuple(map(float, each)) for each in function(*case)],
     explain="With `max_lag` 1 or more, the slower of the two sets the pace. More lag helps only if the times vary.",
 )

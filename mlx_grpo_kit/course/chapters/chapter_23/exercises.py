@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
+from mlx_grpo_kit.course.exercise import Exercise, drawn
 from mlx_grpo_kit.course.slips import slips
 
 
@@ -107,6 +107,29 @@ one line break in the thought (2)
 ! The empty thought has two line breaks inside it, and two after it.
 """,
     ),
+    also_right=r"""
+def by_join(messages, thinking):
+    turns = [f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in messages]
+    return "".join([*turns, "<|im_start|>assistant\n", "" if thinking else "<think>\n\n</think>\n\n"])
+# join
+by_join
+# the template, which drops earlier thoughts: chats with thoughts are joined
+from mlx_grpo_kit.assets import TINY_CHAT
+from mlx_grpo_kit.qwen3 import load_tokenizer
+def by_the_template(messages, thinking):
+    if any("</think>" in message["content"] for message in messages):
+        return by_join(messages, thinking)
+    return load_tokenizer(TINY_CHAT).render(messages, enable_thinking=thinking)
+""",
+    also_wrong=r"""
+# no blanks at the end
+lambda messages, thinking: chat_text(messages, thinking).rstrip("\n")
+# no assistants
+lambda messages, thinking: chat_text(messages, thinking).replace("<|im_start|>assistant\n", "")
+# Users
+- text += "<|im_start|>" + message["role"] + "\n" + message["content"] + "<|im_end|>\n"
++ text += "<|im_start|>" + message["role"].title() + "\n" + message["content"] + "<|im_end|>\n"
+""",
 )
 
 
@@ -135,17 +158,6 @@ def _plain_pair(function, *arguments):
     return [*ids] if isinstance(ids, (list, tuple)) else ids, ended
 
 
-def _first_end_only(ids, ends):
-    return (ids[: ids.index(ends[0])], True) if ends[0] in ids else (ids, False)
-
-
-def _in_order_of_ends(ids, ends):
-    for end in ends:
-        if end in ids:
-            return ids[: ids.index(end)], True
-    return ids, False
-
-
 CUT_AT_END = Exercise(
     "23.2",
     "Two tokens that end",
@@ -171,23 +183,21 @@ CUT_AT_END = Exercise(
         ([12, 20, 0, 7], [2, 0]),
         *drawn(5, _any_ids),
     ),
-    mistakes=(
-        Mistake(
-            "only the first end",
-            _first_end_only,
-            "Any of the ends ends a text. A program that looks for only one of Qwen3's two ends continues after the "
-            "other.",
-            1,
-        ),
-        Mistake(
-            "in the order of the ends",
-            _in_order_of_ends,
-            "The first end *in the text* counts. This answer looks for the first of `ends` first, wherever it occurs.",
-            1,
-        ),
-        *slips(
-            cut_at_end,
-            r"""
+    mistakes=slips(
+        cut_at_end,
+        r"""
+only the first end
+- if token in ends:
++ if token == ends[0]:
+! Any of the ends ends a text. A program that looks for only one of Qwen3's two ends continues after the other.
+in the order of the ends
+- for place, token in enumerate(ids):
+-     if token in ends:
+-         return ids[:place], True
++ for end in ends:
++     if end in ids:
++         return ids[: ids.index(end)], True
+! The first end *in the text* counts. This answer looks for the first of `ends` first, wherever it occurs.
 the end kept
 - return ids[:place], True
 + return ids[: place + 1], True
@@ -197,8 +207,33 @@ the last end
 + for place, token in reversed([*enumerate(ids)]):
 ! That is the *last* end token.
 """,
-        ),
     ),
+    also_right=r"""
+# next
+def cut_with_next(ids, ends):
+    place = next((i for i, token in enumerate(ids) if token in set(ends)), None)
+    return (list(ids), False) if place is None else (list(ids[:place]), True)
+# NumPy
+def cut_with_numpy(ids, ends):
+    found = np.isin(ids, ends)
+    return (np.array(ids)[: found.argmax()], True) if found.any() else (np.array(ids), False)
+# MLX
+from mlx_grpo_kit.runtime import mx
+def cut_with_mlx(ids, ends):
+    ids = mx.array(ids)
+    is_end = (ids[:, None] == mx.array(ends)).any(axis=1)
+    return (ids[: mx.argmax(is_end).item()], True) if is_end.any().item() else (ids, False)
+""",
+    also_wrong=r"""
+# digits of an end
+- if token in ends:
++ if any(str(end) in str(token) for end in ends):
+# ends left out
+lambda ids, ends: ([i for i in ids if i not in ends], any(i in ends for i in ids))
+# two ends
+- if token in ends:
++ if token in ends[:2]:
+""",
 )
 
 
@@ -214,22 +249,6 @@ def final_answer(text):
     if opened and closed:
         return inside.strip()
     return text.strip().rpartition("\n")[2].strip()
-
-
-def _open_answers_count(text):
-    text = text.rpartition("</think>")[2].partition("<think>")[0]
-    _, opened, inside = text.rpartition("<answer>")
-    return inside.partition("</answer>")[0].strip() if opened else text.strip().rpartition("\n")[2].strip()
-
-
-def _first_answer(text):
-    text = text.rpartition("</think>")[2].partition("<think>")[0]
-    found = re.search("<answer>(.*?)</answer>", text, re.DOTALL)
-    return found[1].strip() if found else text.strip().rpartition("\n")[2].strip()
-
-
-def _thoughts_by_pattern(text):
-    return final_answer(re.sub("<think>.*?</think>", "", text, flags=re.DOTALL).replace("<think>", ""))
 
 
 def _any_completion(rng):
@@ -280,29 +299,31 @@ FINAL_ANSWER = Exercise(
         ("So:\nIt is X",),
         *drawn(8, _any_completion),
     ),
-    mistakes=(
-        Mistake(
-            "the first answer",
-            _first_answer,
-            "That is the first answer. A policy that may correct itself should be judged by its last word, and a "
-            "policy that may give several answers must not be rewarded for the best.",
-            3,
-        ),
-        Mistake(
-            "an open thought counts",
-            _thoughts_by_pattern,
-            "A thought that never ends was cut off in mid-sentence. Text inside it is not an answer.",
-            2,
-        ),
-        Mistake(
-            "an answer that is not closed",
-            _open_answers_count,
-            "An `<answer>` that is not closed was cut off: 4 may be the beginning of 46.",
-            3,
-        ),
-        *slips(
-            final_answer,
-            r"""
+    mistakes=slips(
+        final_answer,
+        r"""
+the first answer (3)
+- before, closed, _ = text.rpartition("</answer>")
+- _, opened, inside = before.rpartition("<answer>")
++ _, opened, inside = text.partition("<answer>")
++ inside, closed, _ = inside.partition("</answer>")
+! That is the first answer. A policy that may correct itself should be judged by its last word, and a policy that may
+! give several answers must not be rewarded for the best.
+an open thought counts (2)
+- text = text.rpartition("</think>")[2]
+- text = text.partition("<think>")[0]
++ text = re.sub("<think>.*?</think>", "", text, flags=re.DOTALL).replace("<think>", "")
++ text = text.rpartition("</think>")[2]
+! A thought that never ends was cut off in mid-sentence. Text inside it is not an answer.
+an answer that is not closed (3)
+- before, closed, _ = text.rpartition("</answer>")
+- _, opened, inside = before.rpartition("<answer>")
+- if opened and closed:
+-     return inside.strip()
++ _, opened, inside = text.rpartition("<answer>")
++ if opened:
++     return inside.partition("</answer>")[0].strip()
+! An `<answer>` that is not closed was cut off: 4 may be the beginning of 46.
 the first thought only
 - text = text.rpartition("</think>")[2]
 + text = text.partition("</think>")[2]
@@ -318,8 +339,37 @@ the whole rest (3)
 + return text.strip()
 ! Without tags, the answer is the last line, not all of them.
 """,
-        ),
     ),
+    also_right=r"""
+# index
+def answer_by_index(text):
+    if "</think>" in text:
+        text = text[text.rindex("</think>") + 8 :]
+    if "<think>" in text:
+        text = text[: text.index("<think>")]
+    if "</answer>" in text:
+        before = text[: text.rindex("</answer>")]
+        if "<answer>" in before:
+            return before[before.rindex("<answer>") + 8 :].strip()
+    lines = text.strip().split("\n")
+    return lines[-1].strip()
+""",
+    also_wrong=r"""
+# stripped
+lambda text: text.strip()
+# the last line
+lambda text: text.split("</think>")[-1].strip().split("\n")[-1]
+# inside the last tags
+lambda text: (re.findall("<answer>(.*?)</answer>", text, re.S) or [text])[-1].strip()
+# small letters
+lambda text: final_answer(text).lower()
+# single blanks
+lambda text: " ".join(final_answer(text).split())
+# no blanks
+lambda text: final_answer(text).replace(" ", "")
+# no full stop
+lambda text: final_answer(text).rstrip(".")
+""",
 )
 
 
@@ -340,24 +390,6 @@ def _plain_bool(function, *arguments):
     """A plain bool, even if the answer returned a NumPy bool."""
     got = function(*arguments)
     return bool(got) if isinstance(got, np.bool_) else got
-
-
-def _as_floats(said, right):
-    try:
-        return float(said.replace(",", "")) == float(right.replace(",", ""))
-    except ValueError:
-        return False
-
-
-def _as_texts(said, right):
-    return said.replace(",", "") == right.replace(",", "")
-
-
-def _evaluated(said, right):
-    try:
-        return eval(said.replace(",", ""), {"__builtins__": {}}) == eval(right.replace(",", ""), {"__builtins__": {}})
-    except Exception:
-        return False
 
 
 def _any_numbers(rng):
@@ -424,23 +456,28 @@ SAME_NUMBER = Exercise(
         ("1" * 40, "1" * 39 + "2"),
         *drawn(6, _any_numbers),
     ),
-    mistakes=(
-        Mistake(
-            "as floats",
-            _as_floats,
-            "`float` accepts more than digits (`1e3`, `nan`, `4_6`, blanks) and loses digits after the sixteenth.",
-            2,
-        ),
-        Mistake("as texts", _as_texts, "`72.50` and `72.5` are different texts, but the same number.", 2),
-        Mistake(
-            "evaluated",
-            _evaluated,
-            "`eval` executes what a model wrote. Here `40+6` is not a number, and `9**9**9` would freeze your machine.",
-            1,
-        ),
-        *slips(
-            same_number,
-            r"""
+    mistakes=slips(
+        same_number,
+        r"""
+@ if not re.fullmatch(r"-?([0-9]{1,3}(,[0-9]{3})+|[0-9]+)(\.[0-9]+)?", text):
+@     return False
+@ numbers.append(Fraction(text.replace(",", "")))
+as floats (2)
++ try:
++     numbers.append(float(text.replace(",", "")))
++ except ValueError:
++     return False
+! `float` accepts more than digits (`1e3`, `nan`, `4_6`, blanks) and loses digits after the sixteenth.
+as texts (2)
++ numbers.append(text.replace(",", ""))
+! `72.50` and `72.5` are different texts, but the same number.
+evaluated
++ try:
++     numbers.append(eval(text.replace(",", ""), {"__builtins__": {}}))
++ except Exception:
++     return False
+! `eval` executes what a model wrote. Here `40+6` is not a number, and `9**9**9` would freeze your machine.
+
 @ if not re.fullmatch(r"-?([0-9]{1,3}(,[0-9]{3})+|[0-9]+)(\.[0-9]+)?", text):
 commas anywhere
 + if not re.fullmatch(r"-?[0-9,]*[0-9](\.[0-9]+)?", text):
@@ -463,8 +500,47 @@ not exact (2)
 + numbers.append(float(text.replace(",", "")))
 ! A float loses digits after the sixteenth.
 """,
-        ),
     ),
+    also_right=r"""
+from decimal import Decimal
+
+def same_by_decimal(said, right):
+    def read(text):
+        whole = re.fullmatch("-?([0-9]+|[0-9]{1,3}(?:,[0-9]{3})+)(?:[.][0-9]+)?", text)
+        return Decimal(text.replace(",", "")) if whole else None
+
+    a, b = read(said), read(right)
+    return a is not None and b is not None and a == b
+# Decimal
+same_by_decimal
+# a bool of NumPy
+lambda said, right: np.bool_(same_by_decimal(said, right))
+""",
+    also_wrong=r"""
+# equal texts
+lambda a, b: a == b
+# two minuses
+lambda a, b: same_number(a.replace("--", ""), b)
+# a fraction
+lambda a, b: same_number(a, b) or (a == "92/2" and Fraction(a) == Fraction(b))
+# the kit's numbers
+from mlx_grpo_kit.tasks import answers as kit
+lambda a, b: kit.as_number(a) == kit.as_number(b)
+# nearly equal
+lambda a, b: abs(float(a.replace(",", "")) - float(b.replace(",", ""))) < 1e-6
+# a plus
+lambda a, b: same_number(a.lstrip("+"), b)
+# no minus
+lambda a, b: same_number(a.lstrip("-"), b.lstrip("-"))
+# a point first
+lambda a, b: same_number("0" + a if a[:1] == "." else a, b)
+# the first word
+lambda a, b: same_number(a, b.split()[0] if b else b)
+# six digits after a comma
+lambda a, b: same_number(a.replace("1,000000", "1000000"), b)
+# thirty characters
+lambda a, b: same_number(a[:30], b[:30])
+""",
 )
 
 
@@ -509,16 +585,16 @@ GOLD_ANSWER = Exercise(
         ("Take bus #5.",),
         *drawn(4, _any_row),
     ),
-    mistakes=(
-        Mistake(
-            "the last word",
-            lambda answer: answer.split()[-1].replace(",", "") if answer.split() else None,
-            "That is the last word, even if there is no `####` before it.",
-            2,
-        ),
-        *slips(
-            gold_answer,
-            r"""
+    mistakes=slips(
+        gold_answer,
+        r"""
+the last word (2)
+- if "####" not in answer:
+-     return None
++ if True:
++     return answer.split()[-1].replace(",", "") if answer.split() else None
+! That is the last word, even if there is no `####` before it.
+
 @ return answer.rpartition("####")[2].strip().replace(",", "")
 the first
 + return answer.partition("####")[2].strip().replace(",", "")
@@ -535,8 +611,23 @@ no #### (2)
 + return answer
 ! Without `####` there is no answer in the row: return None.
 """,
-        ),
     ),
+    also_right=r"""
+# split
+lambda answer: answer.split("####")[-1].strip().replace(",", "") if "####" in answer else None
+# a pattern
+def gold_by_pattern(answer):
+    found = re.findall(r"####\s*([^#]*)", answer)
+    return "".join(found[-1].split(",")).strip() if found else None
+""",
+    also_wrong=r"""
+# whole numbers
+lambda answer: str(int(float(gold_answer(answer)))) if "####" in answer else None
+# a blank after it
+lambda answer: answer.split("#### ")[-1].replace(",", "") if "####" in answer else None
+# a single #
+lambda answer: answer[answer.rfind("#") + 1 :].strip().replace(",", "") if "#" in answer else None
+""",
 )
 
 
@@ -617,6 +708,27 @@ forward only (2)
 ! The forward pass takes 2 operations per parameter; the backward pass takes twice as many in addition.
 """,
     ),
+    also_right=r"""
+def cost_of_each_token(parameters, rows, prompt, completion, flops, bandwidth):
+    reading, computing = 2 * parameters / bandwidth, rows * 2 * parameters / flops
+    return sum(max(reading, computing) for _ in range(completion)), (2 + 4) * parameters * rows * (
+        prompt + completion
+    ) / flops
+# each token
+cost_of_each_token
+# an array
+lambda *arguments: np.array(cost_of_each_token(*arguments))
+""",
+    also_wrong=r"""
+# learning reads the weights
+- learning = 6 * parameters * rows * (prompt + completion) / flops
++ learning = max(6 * parameters * rows * (prompt + completion) / flops, 2 * parameters / bandwidth)
+# reading only
+- a_token = max(2 * parameters / bandwidth, 2 * parameters * rows / flops)
++ a_token = 2 * parameters / bandwidth
+# a sum
+lambda *arguments: sum(step_seconds(*arguments))
+""",
 )
 
 
@@ -629,21 +741,6 @@ def share_range(right, n):
     middle = share + 2 / n
     half = 2 * (share * (1 - share) / n + 1 / n**2) ** 0.5
     return (middle - half) / (1 + 4 / n), (middle + half) / (1 + 4 / n)
-
-
-def _by_what_was_seen(right, n):
-    share = right / n
-    half = 2 * (share * (1 - share) / n) ** 0.5
-    return share - half, share + half
-
-
-def _cut_off_at_0_and_1(right, n):
-    low, high = _by_what_was_seen(right, n)
-    return max(low, 0.0), min(high, 1.0)
-
-
-def _at_worst(right, n):
-    return max(right / n - n**-0.5, 0.0), min(right / n + n**-0.5, 1.0)
 
 
 def _any_exam(rng):
@@ -675,18 +772,26 @@ SHARE_RANGE = Exercise(
         "and its two solutions are the two ends.",
     ),
     cases=((8, 10), (0, 10), (10, 10), (35, 90), (1, 1), (0, 1), (1, 256), (500, 1000), *drawn(4, _any_exam)),
-    mistakes=(
-        Mistake("the observed share", _by_what_was_seen, _OF_P, 1),
-        Mistake("the observed share, cut off", _cut_off_at_0_and_1, f"Cutting off only hides the mistake. {_OF_P}", 1),
-        Mistake(
-            "the largest spread",
-            _at_worst,
-            "That uses the spread of p = 0.5 for every p. It is the largest, so the range is too wide near 0 and 1.",
-            1,
-        ),
-        *slips(
-            share_range,
-            r"""
+    mistakes=slips(
+        share_range,
+        r"""
+@ middle = share + 2 / n
+@ half = 2 * (share * (1 - share) / n + 1 / n**2) ** 0.5
+@ return (middle - half) / (1 + 4 / n), (middle + half) / (1 + 4 / n)
+the observed share
++ half = 2 * (share * (1 - share) / n) ** 0.5
++ return share - half, share + half
+! That puts the share that you *saw* in the place of p: after 0 of 10 right answers it claims that the share is 0,
+! without any doubt. The spread belongs to p, and each p has its own.
+the observed share, cut off
++ half = 2 * (share * (1 - share) / n) ** 0.5
++ return max(share - half, 0.0), min(share + half, 1.0)
+! Cutting off only hides the mistake. That puts the share that you *saw* in the place of p: after 0 of 10 right answers
+! it claims that the share is 0, without any doubt. The spread belongs to p, and each p has its own.
+the largest spread
++ return max(share - n**-0.5, 0.0), min(share + n**-0.5, 1.0)
+! That uses the spread of p = 0.5 for every p. It is the largest, so the range is too wide near 0 and 1.
+
 one standard deviation
 - middle = share + 2 / n
 - half = 2 * (share * (1 - share) / n + 1 / n**2) ** 0.5
@@ -696,8 +801,45 @@ one standard deviation
 + return (middle - half) / (1 + 1 / n), (middle + half) / (1 + 1 / n)
 ! That is one standard deviation; it should be two.
 """,
-        ),
     ),
+    also_right=r"""
+# halving, on both sides of the observed share, which always fits
+import math
+def range_by_halving(right, n):
+    def end(inside, outside):
+        for _ in range(60):
+            p = (inside + outside) / 2
+            fits = abs(right / n - p) <= 2 * math.sqrt(p * (1 - p) / n)
+            inside, outside = (p, outside) if fits else (inside, p)
+        return inside
+
+    return [end(right / n, 0.0), end(right / n, 1.0)]
+# roots
+def range_by_roots(right, n):
+    share = right / n
+    return np.sort(np.roots([1 + 4 / n, -2 * share - 4 / n, share**2]).real)
+# an array of MLX
+from mlx_grpo_kit.runtime import mx
+lambda right, n: mx.array(share_range(right, n))
+""",
+    also_wrong=r"""
+# the largest spread, not cut off
+lambda right, n: (right / n - 1 / n**0.5, right / n + 1 / n**0.5)
+# the observed share, in NumPy
+def wald(right, n):
+    share = np.float64(right / n)
+    return tuple(share + np.array([-2, 2]) * np.sqrt(share * (1 - share) / n))
+
+! in the place of p
+# rounded
+lambda right, n: [round(each, 3) for each in share_range(right, n)]
+# the largest first
+lambda right, n: share_range(right, n)[::-1]
+# two problems at least
+lambda right, n: share_range(right, max(n, 2))
+# one right answer at least
+lambda right, n: share_range(max(right, 1), n)
+""",
 )
 
 
@@ -728,23 +870,6 @@ def _places(function, exam, training, n):
     """Positions as a list, from a list, a tuple or an array."""
     got = function(list(exam), list(training), n)
     return [int(each) for each in got] if isinstance(got, (list, tuple, np.ndarray)) else got
-
-
-def _whole_texts(exam, training, n):
-    known = {text.lower().strip() for text in training}
-    return [place for place, text in enumerate(exam) if text.lower().strip() in known]
-
-
-def _in_any_order(exam, training, n):
-    def words(text):
-        return set(re.findall("[a-z0-9]+", text.lower()))
-
-    book = [words(text) for text in training]
-    return [
-        place
-        for place, text in enumerate(exam)
-        if words(text) and any(len(words(text) & each) >= min(n, len(words(text))) for each in book)
-    ]
 
 
 def _a_book_of_sums(rng):
@@ -792,23 +917,21 @@ LEAKED = Exercise(
         (_MANY[::2], _MANY[1::2], 9),
         *drawn(4, _a_book_of_sums),
     ),
-    mistakes=(
-        Mistake(
-            "whole texts",
-            _whole_texts,
-            "That finds only texts that are equal as a whole. A question that was copied with a word more or less at "
-            "the start can be memorized as well.",
-            1,
-        ),
-        Mistake(
-            "in any order",
-            _in_any_order,
-            "Those words occur, but not in a row. Nearly all questions about coins use the same words.",
-            1,
-        ),
-        *slips(
-            leaked,
-            r"""
+    mistakes=slips(
+        leaked,
+        r"""
+@ book, known, places = [words(text) for text in training], {}, []
+whole texts
++ known = {text.lower().strip() for text in training}
++ return [place for place, text in enumerate(exam) if text.lower().strip() in known]
+! That finds only texts that are equal as a whole. A question that was copied with a word more or less at the start can
+! be memorized as well.
+in any order
++ book, exam = ([set(words(text)) for text in texts] for texts in (training, exam))
++ found = [own and any(len(own & each) >= min(n, len(own)) for each in book) for own in exam]
++ return [place for place, hit in enumerate(found) if hit]
+! Those words occur, but not in a row. Nearly all questions about coins use the same words.
+
 @ return re.findall("[a-z0-9]+", text.lower())
 letters as they are
 + return re.findall("[A-Za-z0-9]+", text)
@@ -826,8 +949,58 @@ short questions ignored (2)
 + length = n if len(own) >= n else 0
 ! A question of fewer than n words can be leaked too, with all of its words.
 """,
-        ),
     ),
+    also_right=r"""
+# runs of words as texts between blanks, of all lengths at once
+def leaked_by_text(exam, training, n):
+    book = [re.sub("[^a-z0-9]+", " ", text.lower()).split() for text in training]
+    runs = {k: {" ".join(b[i : i + k]) for b in book for i in range(len(b) - k + 1)} for k in range(1, n + 1)}
+    places = []
+    for place, text in enumerate(exam):
+        words = re.findall("[a-z0-9]+", text.lower())
+        k = min(n, len(words))
+        if k and any(" ".join(words[i : i + k]) in runs[k] for i in range(len(words) - k + 1)):
+            places.append(place)
+    return tuple(places)
+# counted
+import itertools
+def leaked_by_counter(exam, training, n):
+    def runs(text, k):
+        words = re.findall("[a-z0-9]+", text.lower())
+        return zip(*(words[i:] for i in range(k)), strict=False)
+
+    lengths = [min(n, len(re.findall("[a-z0-9]+", text.lower()))) for text in exam]
+    known = {k: set(itertools.chain.from_iterable(runs(text, k) for text in training)) for k in {*lengths} - {0}}
+    marks = [k > 0 and not known[k].isdisjoint(runs(text, k)) for text, k in zip(exam, lengths, strict=True)]
+    return np.flatnonzero(marks)
+""",
+    also_wrong=r"""
+# pair by pair
+def leaked_pair_by_pair(exam, training, n):
+    def padded(text):
+        return f" {' '.join(re.findall('[a-z0-9]+', text.lower()))} "
+
+    places = []
+    for place, text in enumerate(exam):
+        words = padded(text).split()
+        k = min(n, len(words))
+        runs = [f" {' '.join(words[i : i + k])} " for i in range(len(words) - k + 1)] if k else []
+        if any(run in padded(other) for run in runs for other in training):
+            places.append(place)
+    return places
+
+! work
+# never the first
+lambda exam, training, n: sorted(set(leaked(exam, training, n)) - {0})
+# one word less
+lambda exam, training, n: leaked(exam, training, n - 1)
+# texts
+lambda exam, training, n: [exam[place] for place in leaked(exam, training, n)]
+# equal texts
+lambda exam, training, n: [place for place, text in enumerate(exam) if text in training]
+# one book
+lambda exam, training, n: leaked(exam, [" ".join(training)], n)
+""",
     explain="GPT-3's authors searched in this way, for 8 to 13 words in a row, depending on the length of an exam's "
     "questions. They reported the results on the remaining questions next to the others.",
 )
