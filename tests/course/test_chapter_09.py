@@ -1,4 +1,4 @@
-"""The solutions of chapter 09 against torch, answers in other styles, wrong ones, and the claims of its prose."""
+"""The solutions of chapter 09 against torch, and the claims of its prose."""
 
 import math
 

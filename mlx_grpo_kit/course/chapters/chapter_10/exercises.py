@@ -113,6 +113,25 @@ ids as numbers
 """,
     ),
     run=_with_gradients(embedding, 0),
+    also_right=r"""
+import mlx_grpo_kit.qwen3.forward as kit
+
+# embedding by take
+lambda weight, input_ids: mx.take(weight, input_ids, axis=0)
+# embedding by one hot
+lambda weight, input_ids: (input_ids[..., None] == mx.arange(weight.shape[0])).astype(weight.dtype) @ weight
+# embedding by loops
+lambda weight, input_ids: mx.stack([mx.stack([weight[i] for i in row]) for row in input_ids.tolist()])
+# the kit's
+kit.embedding
+""",
+    also_wrong=r"""
+# summed
+lambda weight, ids: weight[ids].sum(axis=1)
+# through NumPy
+lambda weight, ids: mx.array(np.array(weight)[np.array(ids)])
+! cut off
+""",
 )
 
 
@@ -180,6 +199,32 @@ one too many (2)
         "`mx.grad` does the same. A row that no text of the batch uses has gradient 0 and does not change (unless the "
         "optimizer changes it for other reasons, such as weight decay)."
     ),
+    also_right=r"""
+# backward by one hot
+def backward_by_one_hot(grad, input_ids, num_rows):
+    one_hot = (input_ids.reshape(-1)[:, None] == mx.arange(num_rows)).astype(grad.dtype)
+    return one_hot.T @ grad.reshape(-1, grad.shape[-1])
+# backward in numpy
+def backward_in_numpy(grad, input_ids, num_rows):
+    out = np.zeros((num_rows, grad.shape[-1]))
+    np.add.at(out, np.array(input_ids), np.array(grad))
+    return out
+# backward by loops
+def backward_by_loops(grad, input_ids, num_rows):
+    out = [[0.0] * grad.shape[-1] for _ in range(num_rows)]
+    for ids, row in zip(input_ids.tolist(), grad.tolist(), strict=True):
+        for each, vector in zip(ids, row, strict=True):
+            out[each] = [a + b for a, b in zip(out[each], vector, strict=True)]
+    return np.array(out)
+""",
+    also_wrong=r"""
+# by mx grad
+def by_mx_grad(grad, input_ids, num_rows):
+    return mx.grad(lambda weight: (weight[input_ids] * grad).sum())(mx.zeros((num_rows, grad.shape[-1])))
+! do not use mx.grad here: write the rule
+# zeros
+lambda grad, ids, rows: mx.zeros((rows, grad.shape[-1]))
+""",
 )
 
 
@@ -208,6 +253,19 @@ BY_HAND = Exercise(
         Mistake("ten times x", (10.0, -5.0, 3.5), "That is x times the weights. The division is missing.", 1),
     ),
     explain="[10, -50, 70] gives the same three numbers: a norm removes the size.",
+    also_right=r"""
+import numpy as np
+
+# a list
+[2, -1, 0.7]
+# an array
+np.array([2, -1, 0.7])
+""",
+    also_wrong=r"""
+# a 7
+(2, -1, 7)
+! 2 of the 3 are right
+""",
 )
 
 
@@ -297,6 +355,48 @@ weight first (2)
     ),
     run=_with_gradients(rms_norm, 0, 1),
     explain="The kit calls `mx.fast.rms_norm`, one kernel in place of five, with the same results as yours.",
+    also_right=r"""
+import mlx_grpo_kit.qwen3.forward as kit
+
+# rms by rsqrt
+lambda x, weight, eps: weight * (x * mx.rsqrt(mx.square(x).mean(-1, keepdims=True) + eps))
+# rms by einsum
+def rms_by_einsum(x, weight, eps):
+    squares = mx.einsum("...n,...n->...", x, x) / x.shape[-1]
+    return x * weight * ((squares + eps) ** -0.5)[..., None]
+# MLX's kernel
+mx.fast.rms_norm
+# the kit's
+kit.rms_norm
+""",
+    also_wrong=r"""
+# rms by linalg
+lambda x, weight, eps: x * weight / mx.sqrt(mx.linalg.norm(x, axis=-1, keepdims=True) ** 2 / x.shape[-1] + eps)
+! a gradient of nan
+# MLX's kernel with an eps of its own
+lambda x, weight, eps: mx.fast.rms_norm(x, weight, 1e-6)
+! eps was ignored
+# cut off
+lambda x, weight, eps: mx.array(np.array(rms_norm(x, weight, eps)))
+! cut off from the arguments
+# no gradient through the root
+def no_gradient_through_the_root(x, weight, eps):
+    root = mx.sqrt(mx.mean(x * x, axis=-1, keepdims=True) + eps)
+    return x / mx.stop_gradient(root) * weight
+! cut off from the arguments
+# in place
+def in_place(x, weight, eps):
+    x /= mx.sqrt(mx.mean(x * x, axis=-1, keepdims=True) + eps)
+    x *= weight
+    return x
+! also new numbers in what it was given
+# rms in numpy
+lambda x, weight, eps: np.array(rms_norm(x, weight, eps))
+! gradients cannot pass through it: use only mx
+# MLX's layer norm
+lambda x, weight, eps: mx.fast.layer_norm(x, weight, None, eps)
+! that is layer norm
+""",
 )
 
 
@@ -390,6 +490,28 @@ not transposed
         "The kit computes silu(gate) * up with its own gradient rule (`gated_silu` in qwen3/kernels.py), which is "
         "faster on a CPU and keeps one array less."
     ),
+    also_right=r"""
+import mlx_grpo_kit.qwen3.forward as kit
+
+# mlp by einsum
+def mlp_by_einsum(x, gate_weight, up_weight, down_weight):
+    gate = mx.einsum("bth,ih->bti" if x.ndim == 3 else "th,ih->ti", x, gate_weight)
+    return mx.matmul(gate * mx.sigmoid(gate) * (x @ up_weight.T), mx.transpose(down_weight))
+# the kit's
+kit.mlp
+""",
+    also_wrong=r"""
+def silu(z):
+    return z / (1 + mx.exp(-z))
+
+# nan on the way back
+lambda x, gate_weight, up_weight, down_weight: (silu(x @ gate_weight.T) * (x @ up_weight.T)) @ down_weight.T
+! a gradient of nan
+# clipped gate
+def clipped_gate(x, gate_weight, up_weight, down_weight):
+    gate = mx.clip(x @ gate_weight.T, -50, 50)
+    return (silu(gate) * (x @ up_weight.T)) @ down_weight.T
+""",
 )
 
 
@@ -447,6 +569,23 @@ swapped (2)
 """,
     ),
     run=_two_arrays,
+    also_right=r"""
+# rotate by matrix
+def rotate_by_matrix(a, b, angle):
+    c, s = mx.cos(angle), mx.sin(angle)
+    both = mx.stack([mx.stack([c, -s]), mx.stack([s, c])]) * mx.stack([a, b])
+    return both.sum(axis=1)[0], both.sum(axis=1)[1]
+# rotate as complex
+def rotate_as_complex(a, b, angle):
+    z = (np.array(a) + 1j * np.array(b)) * np.exp(1j * np.array(angle))
+    return z.real, z.imag
+# stacked
+lambda a, b, angle: mx.stack(rotate(a, b, angle))
+""",
+    also_wrong=r"""
+# unchanged
+lambda a, b, angle: (a, b)
+""",
 )
 
 
@@ -533,6 +672,20 @@ places in the list (2)
 """,
     ),
     run=lambda function, *arguments: _of_mlx(function(*arguments)),
+    also_right=r"""
+import math
+
+# angles by outer
+def angles_by_outer(positions, head_dim, theta):
+    return mx.outer(positions, mx.exp(-math.log(theta) * mx.arange(0, head_dim, 2) / head_dim))
+""",
+    also_wrong=r"""
+# down to theta itself
+lambda p, d, theta: p[:, None] * theta ** (-mx.arange(d // 2) / (d // 2 - 1 or 1))
+# NumPy
+lambda p, d, theta: np.array(rope_angles(p, d, theta))
+! later cells need an mx.array
+""",
 )
 
 
@@ -630,6 +783,50 @@ along the heads
     ),
     run=_with_gradients(rope, 0),
     explain="The kit calls `mx.fast.rope(..., traditional=False)`; `traditional=True` pairs neighbours.",
+    also_right=r"""
+import mlx_grpo_kit.qwen3.forward as kit
+
+# rope by rotate half
+def rope_by_rotate_half(x, offset, theta):
+    half = x.shape[-1] // 2
+    angles = rope_angles(mx.arange(offset, offset + x.shape[2]), x.shape[-1], theta)
+    angles = mx.concatenate([angles, angles], axis=-1)
+    turned = mx.concatenate([-x[..., half:], x[..., :half]], axis=-1)
+    return x * mx.cos(angles) + turned * mx.sin(angles)
+# rope by the kernel
+lambda x, offset, theta: mx.fast.rope(x, x.shape[-1], traditional=False, base=theta, scale=1.0, offset=offset)
+# rope token by token
+def rope_token_by_token(x, offset, theta):
+    half = x.shape[-1] // 2
+    out = []
+    for t in range(x.shape[2]):
+        angle = (offset + t) * theta ** (-2 * mx.arange(half) / x.shape[-1])
+        a, b = rotate(x[:, :, t, :half], x[:, :, t, half:], angle)
+        out.append(mx.concatenate([a, b], axis=-1))
+    return mx.stack(out, axis=2)
+# the kit's
+kit.rope
+""",
+    also_wrong=r"""
+import mlx_grpo_kit.qwen3.forward as kit
+
+# from the other end
+lambda x, o, theta: kit.rope(x[..., ::-1], o, theta)[..., ::-1]
+# rope in place
+def rope_in_place(x, offset, theta):
+    x[:] = rope(x, offset, theta)
+    return x
+! also new numbers in what it was given
+# rope with a fixed table
+def rope_with_a_fixed_table(x, offset, theta):
+    table = rope_angles(mx.arange(16), x.shape[-1], theta)
+    angles = table[offset : offset + x.shape[2]]
+    half = x.shape[-1] // 2
+    return mx.concatenate(rotate(x[..., :half], x[..., half:], angles), axis=-1)
+# MLX's kernel with neighbours as pairs
+lambda x, o, theta: mx.fast.rope(x, x.shape[-1], traditional=True, base=theta, scale=1.0, offset=o)
+! Neighbours are paired here
+""",
 )
 
 
@@ -693,6 +890,20 @@ second members first
 """,
     ),
     explain="The script that brought Meta's Llama to Hugging Face has this function. It is called `permute`.",
+    also_right=r"""
+# half split by index
+def half_split_by_index(weight, head_dim):
+    order = [h + i for h in range(0, weight.shape[0], head_dim) for s in (0, 1) for i in range(s, head_dim, 2)]
+    return weight[mx.array(order)]
+# half split head by head
+def half_split_head_by_head(weight, head_dim):
+    heads = [weight[start : start + head_dim] for start in range(0, weight.shape[0], head_dim)]
+    return np.concatenate([np.array(part) for head in heads for part in (head[0::2], head[1::2])])
+""",
+    also_wrong=r"""
+# halves swapped
+lambda weight, head_dim: weight.reshape(-1, 2, weight.shape[-1])[:, ::-1].reshape(weight.shape)
+""",
 )
 
 
@@ -789,4 +1000,18 @@ sorted as texts (3)
 ! Layer 10 comes before layer 2 here: as texts, "10" is before "2". Count with `range(num_layers)`.
 """,
     ),
+    also_right=r"""
+from itertools import pairwise
+
+# stream in one line
+def stream_in_one_line(record, num_layers):
+    names = ("self_attn.o_proj", "mlp.down_proj")
+    return [record["embedding"], *(record[f"layers.{n}.{name}"] for n in range(num_layers) for name in names)]
+# stream by differences
+def stream_by_differences(record, num_layers):
+    states = [record["embedding"]]
+    for layer in range(num_layers):
+        states += [record[f"layers.{layer}.attended"], record[f"layers.{layer}"]]
+    return [states[0], *(b - a for a, b in pairwise(states))]
+""",
 )
