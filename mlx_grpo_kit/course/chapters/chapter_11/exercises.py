@@ -69,6 +69,14 @@ BY_HAND = Exercise(
         "Softmax cannot say no. A query that looks for nothing gets the mean of everything. Many models therefore "
         "learn to look at the first token when there is nothing to look for."
     ),
+    also_right=r"""
+import numpy as np
+
+# a list
+[4, 1 / 3, 6, 0]
+# an array
+np.array([4.0, 1 / 3, 6.0, 0.0])
+""",
 )
 
 
@@ -127,6 +135,33 @@ times (3)
 ! You multiplied by sqrt(D). Divide by it.
 """,
     ),
+    also_right=r"""
+import math
+import torch
+
+# scores by einsum
+lambda queries, keys: mx.einsum("...td,...sd->...ts", queries, keys) * queries.shape[-1] ** -0.5
+# scores in numpy
+def scores_in_numpy(queries, keys):
+    queries, keys = np.array(queries), np.array(keys)
+    return np.einsum("...td,...sd->...ts", queries, keys) / np.sqrt(queries.shape[-1])
+# scores in torch
+def torch_of(array):
+    return torch.tensor(np.array(array))
+def scores_in_torch(queries, keys):
+    return torch_of(queries) @ torch_of(keys).mT / math.sqrt(queries.shape[-1])
+# scores scaled first
+def scores_scaled_first(queries, keys):
+    root = queries.shape[-1] ** 0.25
+    return (queries / root) @ mx.swapaxes(keys / root, -2, -1)
+""",
+    also_wrong=r"""
+# scores into the queries
+def scores_into_the_queries(queries, keys):
+    queries /= queries.shape[-1] ** 0.5
+    return queries @ keys.swapaxes(-1, -2)
+! also new numbers in what it was given
+""",
 )
 
 
@@ -196,6 +231,22 @@ offset of the keys (2)
 """,
     ),
     run=_booleans,
+    also_right=r"""
+# causal in numpy
+lambda num_queries, num_keys, offset: np.tril(np.ones((num_queries, num_keys), dtype=bool), offset)
+# causal in lists
+lambda num_queries, num_keys, offset: [[j <= i + offset for j in range(num_keys)] for i in range(num_queries)]
+# causal by tri
+lambda num_queries, num_keys, offset: mx.tri(num_queries, num_keys, offset).astype(mx.bool_)
+""",
+    also_wrong=r"""
+# causal of numbers
+lambda num_queries, num_keys, offset: mx.tri(num_queries, num_keys, offset)
+! should be booleans
+# whole numbers
+lambda q, k, o: [[int(j <= i + o) for j in range(k)] for i in range(q)]
+! should be booleans
+""",
 )
 
 
@@ -246,10 +297,9 @@ MASKED_SOFTMAX = Exercise(
         (mx.array([[-30000.0, 5.0]]), mx.array([[True, False]])),
         *drawn(2, lambda rng: (mx.array(rng.normal(size=(2, 3, 4, 5))), mx.array(rng.random((2, 1, 4, 5)) < 0.7))),
     ),
-    mistakes=(
-        *slips(
-            masked_softmax,
-            r'''
+    mistakes=slips(
+        masked_softmax,
+        r'''
 masked after softmax
 - scores = mx.where(mask, scores, -1e9)
   powers = mx.exp(scores - scores.max(axis=-1, keepdims=True))
@@ -317,9 +367,32 @@ over the queries (3)
 + return powers / powers.sum(axis=-2, keepdims=True)
 ! That sums down the columns. The weights of each *query*, a row, have to sum to 1.
 ''',
-        ),
     ),
     run=_where_something_is_seen,
+    also_right=r"""
+# softmax added
+lambda scores, mask: mx.softmax(scores + mx.where(mask, 0.0, -1e9), axis=-1)
+# softmax of the lowest
+lambda scores, mask: mx.softmax(mx.where(mask, scores, mx.finfo(mx.float32).min), axis=-1)
+# softmax cleaned
+def softmax_cleaned(scores, mask):
+    weights = mx.softmax(mx.where(mask, scores, -mx.inf), axis=-1)
+    return mx.where(mx.isnan(weights), 0.0, weights)
+# softmax in numpy
+def softmax_in_numpy(scores, mask):
+    scores = np.where(np.array(mask), np.array(scores), -1e30)
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+# softmax by the log of the sum
+def softmax_by_the_log_of_the_sum(scores, mask):
+    scores = mx.where(mask, scores, -1e9)
+    return mx.exp(scores - mx.logsumexp(scores, axis=-1, keepdims=True)) * mask
+""",
+    also_wrong=r"""
+# hidden by a thousand
+lambda scores, mask: mx.softmax(mx.where(mask, scores, -1e3), axis=-1)
+! not low enough
+""",
 )
 
 
@@ -409,6 +482,32 @@ turned round (2)
         "The kit's version is in qwen3/forward.py under the same name. It is the only place that decides which token "
         "sees which, for training and generation, with padding and with a cache."
     ),
+    also_right=r"""
+import mlx_grpo_kit.qwen3.forward as kit
+
+# visible in loops
+def visible_in_loops(num_queries, num_keys, offset, attention_mask=None):
+    rows = [[1] * num_keys] if attention_mask is None else attention_mask.tolist()
+    return np.array([
+        [[[j <= i + offset and (j >= len(row) or bool(row[j])) for j in range(num_keys)] for i in range(num_queries)]]
+        for row in rows
+    ])  # fmt: skip
+# visible padded
+def visible_padded(num_queries, num_keys, offset, attention_mask=None):
+    mask = mx.tri(num_queries, num_keys, offset).astype(mx.bool_)
+    if attention_mask is None:
+        return mask.reshape(1, 1, num_queries, num_keys)
+    real = mx.pad(attention_mask.astype(mx.int32), [(0, 0), (0, num_keys - attention_mask.shape[1])], constant_values=1)
+    return mx.logical_and(mask, (real == 1).reshape(len(real), 1, 1, num_keys))
+# the kit's
+kit.visible
+""",
+    also_wrong=r"""
+# visible without room
+def visible_without_room(num_queries, num_keys, offset, attention_mask=None):
+    mask = (mx.arange(num_keys) <= mx.arange(num_queries)[:, None] + offset)[None, None]
+    return mask if attention_mask is None else mask & (attention_mask != 0)[:, None, None, :]
+""",
 )
 
 
@@ -455,6 +554,18 @@ not moved (2)
 ! That is [B, T, num_heads, D]. The heads come before the tokens.
 """,
     ),
+    also_right=r"""
+# heads by slices
+def heads_by_slices(x, num_heads):
+    dim = x.shape[-1] // num_heads
+    return mx.stack([x[:, :, h * dim : (h + 1) * dim] for h in range(num_heads)], axis=1)
+# heads by split
+lambda x, num_heads: mx.stack(mx.split(x, num_heads, axis=-1), axis=1)
+# heads in numpy
+def heads_in_numpy(x, num_heads):
+    x = np.array(x)
+    return x.reshape(*x.shape[:2], num_heads, -1).transpose(0, 2, 1, 3)
+""",
 )
 
 
@@ -533,10 +644,9 @@ GROUPED = Exercise(
         _grouped(1, 4, 2, 3, 3, 4, seed=6),  # the same shapes as before: results cached from them are wrong here
         _grouped(1, 32, 2, 1, 1000, 64, seed=5),
     ),
-    mistakes=(
-        *slips(
-            grouped_attention,
-            r"""
+    mistakes=slips(
+        grouped_attention,
+        r"""
 @ grouped = queries.reshape(batch, num_kv_heads, -1, num_tokens, head_dim)
 repeated
 + keys, values = (mx.repeat(x, num_heads // num_kv_heads, axis=1) for x in (keys, values))
@@ -596,13 +706,55 @@ weights over queries (3)
 + weights = powers / powers.sum(axis=-2, keepdims=True)
 ! Apply softmax over the keys, the last axis.
 """,
-        ),
     ),
     run=_with_little_memory,
     explain=(
         "The kit folds the group into the rows of one matrix product instead, [B, K, (H / K) * T, D]: fewer and "
         "larger products with the same numbers (`attention_scores` in qwen3/kernels.py)."
     ),
+    also_right=r"""
+# grouped fused
+def grouped_fused(queries, keys, values, mask):
+    return mx.fast.scaled_dot_product_attention(queries, keys, values, scale=queries.shape[-1] ** -0.5, mask=mask)
+# grouped in a loop
+def grouped_in_a_loop(queries, keys, values, mask):
+    size, heads = queries.shape[1] // keys.shape[1], []
+    for h in range(queries.shape[1]):
+        scores = queries[:, h] @ keys[:, h // size].swapaxes(-1, -2) / queries.shape[-1] ** 0.5
+        heads.append(mx.softmax(mx.where(mask[:, 0], scores, -1e9), axis=-1) @ values[:, h // size])
+    return mx.stack(heads, axis=1)
+# grouped by einsum
+def grouped_by_einsum(queries, keys, values, mask):
+    batch, heads, tokens, dim = queries.shape
+    grouped = queries.reshape(batch, keys.shape[1], -1, tokens, dim) / dim**0.5
+    scores = mx.einsum("bkgtd,bksd->bkgts", grouped, keys)
+    weights = mx.softmax(mx.where(mx.expand_dims(mask, 2), scores, -1e9), axis=-1)
+    return mx.einsum("bkgts,bksd->bkgtd", weights, values).reshape(batch, heads, tokens, dim)
+# grouped in numpy
+def grouped_in_numpy(queries, keys, values, mask):
+    queries, keys, values, mask = map(np.array, (queries, keys, values, mask))
+    grouped = queries.reshape(len(queries), keys.shape[1], -1, *queries.shape[2:])
+    scores = np.einsum("bkgtd,bksd->bkgts", grouped, keys) / np.sqrt(keys.shape[-1])
+    scores = np.where(mask[:, :, None], scores, -1e9)
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    return np.einsum("bkgts,bksd->bkgtd", powers / powers.sum(-1, keepdims=True), values).reshape(queries.shape)
+# grouped with nothing for the blind
+def grouped_with_nothing_for_the_blind(queries, keys, values, mask):
+    grouped = queries.reshape(len(queries), keys.shape[1], -1, *queries.shape[2:])
+    scores = grouped @ keys[:, :, None].swapaxes(-1, -2) / queries.shape[-1] ** 0.5
+    weights = mx.softmax(mx.where(mask[:, :, None], scores, -mx.inf), axis=-1)
+    return (mx.where(mx.isnan(weights), 0.0, weights) @ values[:, :, None]).reshape(queries.shape)
+""",
+    also_wrong=r"""
+# grouped repeated in numpy
+def repeated_in_numpy(queries, keys, values, mask):
+    keys, values = (np.repeat(np.array(each), queries.shape[1] // each.shape[1], axis=1) for each in (keys, values))
+    return grouped_attention(queries, mx.array(keys), mx.array(values), mask)
+! every query head got its own copy
+# remembered by shapes
+known = {}
+lambda *arrays: known.setdefault(str([array.shape for array in arrays]), grouped_attention(*arrays))
+""",
 )
 
 
@@ -701,10 +853,9 @@ ATTENTION = Exercise(
         _layer(1, 4, 3, 3, 2, 6, "", 2),
         _layer(3, 4, 4, 1, 6, 10, "a.", 3, padded=True),
     ),
-    mistakes=(
-        *slips(
-            attention,
-            r"""
+    mistakes=slips(
+        attention,
+        r"""
 @ queries = rms_norm(queries, params[prefix + "q_norm.weight"], config.rms_norm_eps)
 @ keys = rms_norm(keys, params[prefix + "k_norm.weight"], config.rms_norm_eps)
 no norm (2)
@@ -815,10 +966,40 @@ cut from its graph (3)
 + mixed = mx.array(np.array(mixed))
 ! The numbers are right, but the gradient is cut off: NumPy keeps no graph. Use only `mx`.
 """,
-        ),
     ),
     run=_result_and_gradient,
     explain="Chapter 12 puts it into the whole model, and chapter 13 gives it a memory.",
+    also_right=r"""
+import math
+import mlx_grpo_kit.qwen3.forward as kit
+
+# attention fused
+def attention_fused(config, params, prefix, x, mask):
+    weight = {name.removeprefix(prefix): value for name, value in params.items()}
+    shape = (*x.shape[:2], -1, config.head_dim)
+    q, k, v = ((x @ weight[f"{name}_proj.weight"].T).reshape(shape) for name in "qkv")
+    q = mx.fast.rms_norm(q, weight["q_norm.weight"], config.rms_norm_eps).transpose(0, 2, 1, 3)
+    k = mx.fast.rms_norm(k, weight["k_norm.weight"], config.rms_norm_eps).transpose(0, 2, 1, 3)
+    settings = {"traditional": False, "base": config.rope_theta, "scale": 1.0, "offset": 0}
+    q, k = (mx.fast.rope(each, config.head_dim, **settings) for each in (q, k))
+    mixed = mx.fast.scaled_dot_product_attention(
+        q, k, v.transpose(0, 2, 1, 3), scale=1 / math.sqrt(config.head_dim), mask=mask
+    )
+    return mixed.transpose(0, 2, 1, 3).reshape(*x.shape[:2], -1) @ weight["o_proj.weight"].T
+# attention of the kit
+kit.attention
+""",
+    also_wrong=r"""
+import mlx_grpo_kit.qwen3.forward as kit
+
+# attention without qk norm
+def attention_without_qk_norm(config, params, prefix, x, mask):
+    ones = {prefix + name: mx.ones(config.head_dim) for name in ("q_norm.weight", "k_norm.weight")}
+    return kit.attention(config, params | ones, prefix, x, mask)
+! part 1 is
+# attention of the first layer
+lambda config, params, prefix, x, mask: kit.attention(config, params, "layers.0.self_attn.", x, mask)
+""",
 )
 
 
@@ -1023,6 +1204,45 @@ the last row (3)
         "to show in float32, or fall where a softmax is flat. A gradient needs less luck, but still some: the "
         "gradient of (x - 1)² is 0 at 1. So evaluate at random inputs."
     ),
+    also_right=r"""
+import itertools
+
+# leaks by vjp
+def leaks_by_vjp(forward, x):
+    out, found = forward(x), []
+    for i, j in itertools.combinations(range(len(x)), 2):
+        hots = (mx.zeros_like(out).at[i, c].add(1.0) for c in range(out.shape[1]))
+        if any((mx.vjp(forward, [x], [hot])[1][0][j] != 0).any().item() for hot in hots):
+            found.append([i, j])
+    return found
+# leaks by change
+def leaks_by_change(forward, x):
+    before, found = np.array(forward(x)), set()
+    for j in range(len(x)):
+        for c in range(x.shape[1]):
+            changed = np.array(x)
+            changed[j, c] += 3.0
+            moved = (np.array(forward(mx.array(changed))) != before).any(axis=1)
+            found |= {(i, j) for i in range(j) if moved[i]}
+    return found
+""",
+    also_wrong=r"""
+# leaks by a small change
+def leaks_by_a_small_change(forward, x):
+    before, found = np.array(forward(x)), set()
+    for j in range(len(x)):
+        changed = np.array(x)
+        changed[j] += 1e-4
+        moved = np.abs(np.array(forward(mx.array(changed))) - before).max(axis=1) > 1e-6
+        found |= {(i, j) for i in range(j) if moved[i]}
+    return sorted(found)
+# only at ones
+lambda forward, x: leaks(forward, mx.ones_like(x))
+! expected [(0, 1)
+# only at one half
+lambda forward, x: leaks(forward, mx.full(x.shape, 0.5))
+! `leaks(third_of_four
+""",
 )
 
 
@@ -1131,4 +1351,44 @@ nothing is taken out (3)
 """,
     ),
     run=_logits_without,
+    also_right=r"""
+# by where
+- if name != f"layers.{layer}.self_attn.mixed":
++ if not (f"layers.{layer}." in name and name.endswith(".mixed")):
+- keep = mx.arange(value.shape[1]) != head
+- return value * keep[None, :, None, None]
++ return mx.where((mx.arange(value.shape[1]) == head).reshape(1, -1, 1, 1), 0.0, value)
+# without its weights
+- if name != f"layers.{layer}.self_attn.mixed":
++ if name != f"layers.{layer}.self_attn.weights":
+- keep = mx.arange(value.shape[1]) != head
+- return value * keep[None, :, None, None]
++ return mx.concatenate([value[:, :head], mx.zeros_like(value[:, :1]), value[:, head + 1 :]], axis=1)
+# in a copy
+- keep = mx.arange(value.shape[1]) != head
+- return value * keep[None, :, None, None]
++ value = mx.array(value)
++ value[:, head] = 0
++ return value
+""",
+    also_wrong=r'''
+# for four heads
+- keep = mx.arange(value.shape[1]) != head
++ keep = mx.array([h != head for h in range(4)])
+# only once
+  """A watch for `qwen3_forward` that puts 0 in place of the mixture of one head."""
++ left = [f"layers.{layer}.self_attn.mixed"]
+- if name != f"layers.{layer}.self_attn.mixed":
++ if name not in left:
+- keep = mx.arange(value.shape[1]) != head
++ left.clear()
++ keep = mx.arange(value.shape[1]) != head
+! a different result in the second forward pass
+# in place
+- keep = mx.arange(value.shape[1]) != head
+- return value * keep[None, :, None, None]
++ value[:, head] = 0
++ return value
+! writes into the value it is given
+''',
 )

@@ -161,6 +161,32 @@ two matrices in the mlp
     ),
     run=_whole,
     explain="Of Qwen3-0.6B's 596,049,920 numbers a quarter is the embedding. `count_total_parameters` is the kit's.",
+    also_right=r"""
+from mlx_grpo_kit.qwen3.sizes import parameters_by_part
+
+# count with a loop
+def count_with_a_loop(config):
+    h, d = config.hidden_size, config.head_dim
+    total = np.int64(0)
+    for _ in range(config.num_hidden_layers):
+        for heads in (config.num_attention_heads, config.num_key_value_heads) * 2:
+            total += h * heads * d
+        total += d + d + h + h + sum([h * config.intermediate_size] * 3)
+    total += config.vocab_size * h + h
+    return total if config.tie_word_embeddings else total + config.vocab_size * h
+# the kit's
+lambda config: sum(parameters_by_part(config).values())
+""",
+    also_wrong=r"""
+# a float
+lambda config: float(count_parameters(config))
+! 176 as a float (a count is a whole number)
+# one too few
+lambda config: count_parameters(config) - 1
+# a NumPy float
+lambda config: np.float32(count_parameters(config))
+! 176 as a float
+""",
 )
 
 
@@ -228,6 +254,20 @@ the prefix stays
 ! The kit has no "model." in front.
 """,
     ),
+    also_right=r"""
+import re
+
+# name by pattern
+def name_by_pattern(name):
+    return re.sub(r"^(model\.)?(embed_tokens|norm)?", lambda m: {"embed_tokens": "embedding", "norm": "final_norm"}
+                  .get(m[2], ""), name)  # fmt: skip
+""",
+    also_wrong=r"""
+# the first part cut off
+lambda name: name.split(".", 1)[1]
+# a name in front
+lambda name: "kit." + name
+""",
 )
 
 
@@ -382,6 +422,35 @@ big end first
 """,
     ),
     run=_float32_arrays,
+    also_right=r"""
+import safetensors.torch
+import struct
+
+# read with struct
+def read_with_struct(content):
+    (length,) = struct.unpack("<Q", content[:8])
+    data = memoryview(content)[8 + length :]
+    arrays = {}
+    for name, entry in json.loads(bytes(content[8 : 8 + length]).decode()).items():
+        if name == "__metadata__":
+            continue
+        raw = bytes(data[slice(*entry["data_offsets"])])
+        if entry["dtype"] == "BF16":
+            raw = b"".join(b"\0\0" + raw[place : place + 2] for place in range(0, len(raw), 2))
+        numbers = struct.unpack(f"<{len(raw) // 4}f", raw)
+        arrays[name] = np.array(numbers, np.float32).reshape(entry["shape"])
+    return arrays
+# read with the library
+lambda content: {name: each.float().numpy() for name, each in safetensors.torch.load(bytes(content)).items()}
+""",
+    also_wrong=r"""
+# pops
+lambda content: {name: array.astype(np.float64) for name, array in read_safetensors(content).items()}
+! an array of float64 for 'a' (expected float32)
+# lists
+lambda content: {name: array.tolist() for name, array in read_safetensors(content).items()}
+! a list for 'a'
+""",
 )
 
 
@@ -527,6 +596,30 @@ gate and up swapped (2)
 """,
     ),
     run=_in_block,
+    also_right=r"""
+# block by hand
+def block_by_hand(config, params, layer, x, mask):
+    def norm(x, name):
+        scale = mx.rsqrt(mx.mean(mx.square(x), axis=-1, keepdims=True) + config.rms_norm_eps)
+        return x * scale * params[f"layers.{layer}.{name}.weight"]
+
+    weight = {name: params[f"layers.{layer}.mlp.{name}_proj.weight"] for name in ("gate", "up", "down")}
+    attended = attention(config, params, f"layers.{layer}.self_attn.", norm(x, "input_layernorm"), mask)
+    x = mx.add(attended, x)
+    h = norm(x, "post_attention_layernorm")
+    gate = h @ weight["gate"].T
+    return x + mx.einsum("btf,hf->bth", gate * mx.sigmoid(gate) * (h @ weight["up"].T), weight["down"])
+# in NumPy
+lambda *given: np.array(transformer_block(*given))
+""",
+    also_wrong=r"""
+# adds in place
+- x = x + attention(config, params, at + "self_attn.", normed, mask)
++ x += attention(config, params, at + "self_attn.", normed, mask)
+! the right result, but also new numbers in what it was given
+# nothing
+lambda config, params, layer, x, mask: x
+""",
 )
 
 
@@ -616,6 +709,29 @@ the last position alone (3)
 """,
     ),
     run=_of_ids,
+    also_right=r"""
+from mlx_grpo_kit.qwen3 import qwen3_forward
+
+# the kit's
+qwen3_forward
+# one row at a time
+lambda config, params, input_ids: mx.concatenate([qwen3_forward(config, params, row[None]) for row in input_ids])
+""",
+    also_wrong=r"""
+from mlx_grpo_kit.qwen3 import qwen3_forward
+
+# changes params
+def changes_params(config, params, input_ids):
+    logits = qwen3(config, params, input_ids)
+    mx.eval(logits)
+    params["embedding.weight"] *= 0
+    return logits
+! the right result, but also new numbers in what it was given
+# in float16
+lambda *given: qwen3_forward(*given).astype(mx.float16)
+# 0
+lambda *given: qwen3_forward(*given).tolist() and 0
+""",
 )
 
 
@@ -740,6 +856,26 @@ a missing name is a difference
 ! A name that `theirs` does not have cannot be compared: skip it.
 """,
     ),
+    also_right=r"""
+# first with next
+def first_with_next(ours, theirs, tolerance=1e-4):
+    def is_apart(name):
+        expected = theirs[name]
+        return not np.allclose(ours[name], expected, rtol=0, atol=tolerance * np.max(np.abs(expected)))
+
+    return next((name for name in ours if name in theirs and is_apart(name)), None)
+""",
+    also_wrong=r"""
+# with a number
+def with_a_number(ours, theirs, tolerance=1e-4):
+    name = first_difference(ours, theirs, tolerance)
+    return name and (name, 0.1)
+! gave ('weights', 0.1), expected 'weights'
+# forgets to skip
+- if name not in theirs:
+-     continue
+! raised KeyError: 'scores'
+""",
 )
 
 
@@ -775,6 +911,20 @@ WARD = Exercise(
     mistakes=tuple(_second_guess()),
     explain="One of the five is a mistake that no test of the logits can find, and that does no harm until a cache "
     "counts from 0.",
+    also_right=r"""
+# with spaces
+"e c g f b"
+# a list
+list("ECGFB")
+""",
+    also_wrong=r"""
+# all A
+"AAAAA"
+! 0 of the 5
+# three letters
+"ECG"
+! is not a string of 5 letters
+""",
 )
 
 
@@ -874,6 +1024,29 @@ two matrices in the mlp
         "Except for long texts, this is about 2 operations per parameter and token. Training takes three times that, "
         "hence the rule of thumb 6ND for N parameters and D tokens."
     ),
+    also_right=r"""
+from mlx_grpo_kit.qwen3.sizes import forward_flops
+
+# flops step by step
+def flops_step_by_step(config, batch, tokens):
+    def product(n, a, b):
+        return 2 * n * a * b
+
+    n, h = batch * tokens, config.hidden_size
+    heads, keys, size = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+    total = product(n, h, config.vocab_size)
+    for _ in range(config.num_hidden_layers):
+        total += product(n, h, heads * size) + 2 * product(n, h, keys * size) + product(n, heads * size, h)
+        total += batch * heads * (product(tokens, size, tokens) + product(tokens, tokens, size))
+        total += 2 * product(n, h, config.intermediate_size) + product(n, config.intermediate_size, h)
+    return total
+# the kit's
+lambda config, batch, tokens: sum(forward_flops(config, batch, tokens).values())
+""",
+    also_wrong=r"""
+# two and a half times
+lambda *given: 2.5 * flops(*given)
+""",
 )
 
 
@@ -949,4 +1122,17 @@ never tied (2)
 """,
     ),
     run=_lens,
+    also_right=r"""
+# lens by exponentials
+def lens_by_exponentials(config, params, stream):
+    x = mx.fast.rms_norm(stream, params["final_norm.weight"], config.rms_norm_eps)
+    logits = x @ params.get("lm_head.weight", params["embedding.weight"]).T
+    return mx.exp(logits - mx.logsumexp(logits, axis=-1, keepdims=True))
+# in NumPy
+lambda *given: np.array(logit_lens(*given))
+""",
+    also_wrong=r"""
+# backwards
+lambda *given: logit_lens(*given)[..., ::-1]
+""",
 )
