@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Operation(NamedTuple):
-    """How a number is computed, and what its gradient gives to others.
+    """The calculations of a number and of the gradients that come back through it.
 
     Attributes:
         forward: (y, i) -> the calculation of y[i].
@@ -178,7 +178,7 @@ def _over_root(y: Box, over: str, names: Sequence[str], numbers: Sequence, after
 
 
 def _of_queries(shares: np.ndarray, numbers: np.ndarray, x: Box) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """Of each query that looks at x's token: its share [T, H, S] and its number [T, H]; and its name."""
+    """The numbers and names of the queries that look at x's token, from `shares` [T, H, S] and `numbers` [T, H]."""
     position, places, group = x.path.position, x.path.places, x.path.group
     pairs = [(t, x.head * group + h) for h in range(group) for t in range(position, len(places))]
     tokens, heads = np.array(pairs).T
