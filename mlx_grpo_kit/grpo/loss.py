@@ -21,7 +21,7 @@ from mlx_grpo_kit.grpo import arrays as xp
 from mlx_grpo_kit.grpo.arrays import Array
 from mlx_grpo_kit.grpo.checks import check_numbers
 from mlx_grpo_kit.grpo.loss_config import GRPOLossConfig
-from mlx_grpo_kit.grpo.objectives import TokenBatch, bounded_exp, log_ratio_at
+from mlx_grpo_kit.grpo.objectives import OfCompletions, TokenBatch, bounded_exp, log_ratio_at
 from mlx_grpo_kit.grpo.off_policy import importance_weights, on_policy_enough
 from mlx_grpo_kit.grpo.settings import with_settings
 from mlx_grpo_kit.runtime import mx
@@ -66,14 +66,14 @@ class Part(NamedTuple):
     Attributes:
         token_weight: [B, 1], the share of one token of each completion in the loss (`token_weights`).
         metric_weight: [B, 1], its share in metrics that are means over tokens.
-        num_completions: the number of completions in the whole batch, for metrics that are means over completions.
+        completion_weight: [B, 1], its share in metrics that are means over completions.
         policy_mask: bool [B, T], the tokens that `top_entropy_quantile` keeps.
         entropy_weight: [B, 1], the share of one such token in the entropy bonus.
     """
 
     token_weight: Array
     metric_weight: Array
-    num_completions: int
+    completion_weight: Array
     policy_mask: Array
     entropy_weight: Array
 
@@ -144,10 +144,10 @@ def grpo_loss_and_metrics(
         part=part,
     )
     loss = (xp.as_type(tokens.mask, tokens.losses) * tokens.weights * tokens.losses).sum()
-    metrics = {
-        name: token_mean(xp.as_type(xp.stop_gradient(values), loss), tokens.mask, part)
-        for name, values in tokens.events.items()
-    }
+    metrics = {}
+    for name, values in tokens.events.items():
+        mean = completion_mean if name in tokens.of_completions else token_mean
+        metrics[name] = mean(xp.as_type(xp.stop_gradient(values), loss), tokens.mask, part)
     if config.entropy_coef:
         metrics["policy_loss"] = xp.stop_gradient(loss)
         kept = tokens.policy_mask
@@ -163,6 +163,7 @@ class TokenLosses(NamedTuple):
         losses: [B, T], or [B, 1] if all tokens of a completion share the value.
         weights: the share of one token in the loss: [], [B, 1] or [B, T].
         events: by the name of a metric, its value for each token, [B, T] or [B, 1]. The metric is the mean.
+        of_completions: the names of the metrics that are means over completions instead of tokens.
         mask: [B, T] bool.
         policy_mask: [B, T] bool, the tokens of the mask that `top_entropy_quantile` keeps. The entropy bonus acts on
             these.
@@ -171,6 +172,7 @@ class TokenLosses(NamedTuple):
     losses: Array
     weights: Array | float
     events: dict[str, Array]
+    of_completions: set[str]
     mask: Array
     policy_mask: Array
 
@@ -229,7 +231,8 @@ def token_losses(
     correction = None
     if config.importance_sampling_correction is not None:
         correction = importance_weights(config, old, sampling, mask)
-    advantages = xp.stop_gradient(xp.where(mask, advantages, 0.0) if advantages.ndim == 2 else advantages[:, None])
+    one_advantage = advantages.ndim == 1
+    advantages = xp.stop_gradient(advantages[:, None] if one_advantage else xp.where(mask, advantages, 0.0))
 
     policy_mask, factors = mask, []  # of the objective, number by number
     if config.top_entropy_quantile < 1:
@@ -252,8 +255,11 @@ def token_losses(
         mask=mask,
         correction=correction,
         kept=kept,
+        one_advantage=one_advantage,
     )
-    per_token_objective, events = config.type.objective(batch, config)
+    per_token_objective, metrics = config.type.objective(batch, config)
+    of_completions = {name for name, metric in metrics.items() if isinstance(metric, OfCompletions)}
+    events = {name: metric.values if name in of_completions else metric for name, metric in metrics.items()}
     per_token_loss = -per_token_objective
     for factor in factors:
         per_token_loss = per_token_loss * factor
@@ -268,7 +274,7 @@ def token_losses(
 
     # Count in the dtype of the loss: 1 divided by an integer array would be float32.
     weight = part.token_weight if part else config.type.weight(xp.as_type(mask, logps), config, num_items_in_batch)
-    return TokenLosses(per_token_loss, weight, events, mask, policy_mask)
+    return TokenLosses(per_token_loss, weight, events, of_completions, mask, policy_mask)
 
 
 def high_entropy_mask(entropies: Array, completion_mask: Array, top_entropy_quantile: float) -> Array:
@@ -313,14 +319,14 @@ def token_weights(
 
 
 def token_mean(values: Array, mask: Array, part: Part | None = None) -> Array:
-    """The mean over completion tokens, or over completions for values [B, 1].
-
-    With `part`, this part's share of the mean.
-    """
-    if values.shape != mask.shape:
-        return values.sum() / (part.num_completions if part else mask.shape[0])
+    """The mean over completion tokens of values [B, T] or [B, 1]. With `part`, this part's share of the mean."""
     mask = xp.as_type(mask, values)
     return (mask * values * (part.metric_weight if part else 1 / xp.maximum(mask.sum(), 1))).sum()
+
+
+def completion_mean(values: Array, mask: Array, part: Part | None = None) -> Array:
+    """The mean over completions of values [B, 1]. With `part`, this part's share of the mean."""
+    return (values * part.completion_weight).sum() if part else values.sum() / mask.shape[0]
 
 
 def _check_same_shape(name: str, values: Array, logps: Array) -> None:

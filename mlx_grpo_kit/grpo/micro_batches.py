@@ -102,21 +102,15 @@ def micro_batches(
     for chunk in chunks:
         ids = [completions.completion_ids[row] for row in chunk]
         padded_ids = pad_batch(config, [completions.prompt_ids[row] for row in chunk], ids)
-        # Two columns at least, because the loss takes a metric of one column for one of completions.
-        width = max(padded_ids.completion_ids.shape[1], min(mask.shape[1], 2))
-        room = width - padded_ids.completion_ids.shape[1]
+        width = padded_ids.completion_ids.shape[1]
         advantages = batch.advantages[chunk]
         micro = MicroBatch(
-            batch=replace(
-                padded_ids,
-                completion_ids=mx.pad(padded_ids.completion_ids, [(0, 0), (0, room)]),
-                completion_mask=mx.array(mask[chunk, :width]),
-            ),
+            batch=replace(padded_ids, completion_mask=mx.array(mask[chunk, :width])),
             advantages=mx.array(advantages if advantages.ndim == 1 else advantages[:, :width]),
             part=Part(
                 token_weight=_column(weights, chunk),
                 metric_weight=_column(metric_weights, chunk),
-                num_completions=len(mask) // mini_batches,
+                completion_weight=mx.full((len(chunk), 1), mini_batches / len(mask)),
                 policy_mask=mx.array(policy_mask[chunk, :width]),
                 entropy_weight=_column(entropy_weights, chunk),
             ),

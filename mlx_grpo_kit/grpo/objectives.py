@@ -43,6 +43,7 @@ class TokenBatch(NamedTuple):
             them themselves.
         kept: bool [B, T], the tokens whose objective reaches the loss. The others are masked, or dropped by
             `top_entropy_quantile`, `off_policy_mask_threshold` or a `correction` of 0. None: all tokens of the mask.
+        one_advantage: True if the tokens of a completion share its advantage.
     """
 
     logps: Array
@@ -52,10 +53,18 @@ class TokenBatch(NamedTuple):
     mask: Array
     correction: Array | None = None
     kept: Array | None = None
+    one_advantage: bool = True
 
 
-Objective = Callable[[TokenBatch, "GRPOLossConfig"], tuple[Array, dict[str, Array]]]
-"""A function that returns the quantity to maximize, [B, T] or [B, 1], and metrics by name, one value per token."""
+class OfCompletions(NamedTuple):
+    """A metric of completions, [B, 1], whose mean is over completions. Of any other metric the mean is over tokens."""
+
+    values: Array
+
+
+Metrics = dict[str, "Array | OfCompletions"]
+Objective = Callable[[TokenBatch, "GRPOLossConfig"], tuple[Array, Metrics]]
+"""A function that returns the quantity to maximize and metrics by name, each [B, T], or [B, 1] if tokens share it."""
 
 TokenWeight = Callable[[Array, "GRPOLossConfig", "int | Array | None"], "Array | float"]
 """(mask [B, T] of 0.0 and 1.0, config, num_items_in_batch) -> the weight of one token in the loss, [] or [B, 1],
@@ -86,12 +95,13 @@ class LossType:
 # The objectives
 
 
-def clipped(batch: TokenBatch, config: GRPOLossConfig) -> tuple[Array, dict[str, Array]]:
+def clipped(batch: TokenBatch, config: GRPOLossConfig) -> tuple[Array, Metrics]:
     """min(r A, clip(r, 1 - epsilon, 1 + epsilon_high) A). PPO, https://arxiv.org/abs/1707.06347, equation 7."""
-    return _clipped(_ratio(batch, config, *_flat_above(batch, config)), batch, config)
+    ratio = _ratio(batch, config, *_flat_above(batch, config))
+    return _clipped(ratio, batch, config, config.importance_sampling_level)
 
 
-def _clipped(ratio: Array, batch: TokenBatch, config: GRPOLossConfig) -> tuple[Array, dict[str, Array]]:
+def _clipped(ratio: Array, batch: TokenBatch, config: GRPOLossConfig, level: str) -> tuple[Array, Metrics]:
     (low, high), advantages = config.clip_range, batch.advantages
     clipped_ratio = clamp(ratio, low, high)
     if config.delta is not None:
@@ -103,10 +113,16 @@ def _clipped(ratio: Array, batch: TokenBatch, config: GRPOLossConfig) -> tuple[A
         "clip_ratio/high_mean": too_high,
         "clip_ratio/region_mean": too_low | too_high,
     }
-    return xp.minimum(ratio * advantages, clipped_ratio * advantages), events
+    return xp.minimum(ratio * advantages, clipped_ratio * advantages), _metrics(events, batch, level)
 
 
-def _reinforce(batch: TokenBatch, config: GRPOLossConfig) -> tuple[Array, dict[str, Array]]:
+def _metrics(values: dict[str, Array], batch: TokenBatch, level: str) -> Metrics:
+    """Metrics of ratio and advantage: of completions, if their tokens share the ratio (at this level) and advantage."""
+    shared = level == "sequence" and batch.one_advantage
+    return {name: OfCompletions(each) for name, each in values.items()} if shared else values
+
+
+def _reinforce(batch: TokenBatch, config: GRPOLossConfig) -> tuple[Array, Metrics]:
     """A logp, without a ratio: correct for one update per batch, but it ignores how far the policy has moved since.
 
     Williams 1992, https://doi.org/10.1007/BF00992696.
@@ -114,28 +130,28 @@ def _reinforce(batch: TokenBatch, config: GRPOLossConfig) -> tuple[Array, dict[s
     return batch.advantages * batch.logps, {}
 
 
-def _rloo(batch: TokenBatch, config: GRPOLossConfig) -> tuple[Array, dict[str, Array]]:
+def _rloo(batch: TokenBatch, config: GRPOLossConfig) -> tuple[Array, Metrics]:
     """PPO's clip of a completion's ratio, the product over its tokens: for RLOO a completion is one action.
 
     Each token gets an equal share, so that the sum over tokens is this objective.
     TRL's `RLOOTrainer`; https://arxiv.org/abs/2402.14740.
     """
     ratio = bounded_exp(batch.log_ratio.sum(axis=1, keepdims=True), *_flat_above(batch, config))
-    objective, events = _clipped(ratio, batch, config)
-    return objective / lengths(batch.mask), events
+    objective, metrics = _clipped(ratio, batch, config, "sequence")
+    return objective / lengths(batch.mask), metrics
 
 
-def _cispo(batch: TokenBatch, config: GRPOLossConfig) -> tuple[Array, dict[str, Array]]:
+def _cispo(batch: TokenBatch, config: GRPOLossConfig) -> tuple[Array, Metrics]:
     """stop_gradient(min(r, epsilon_high)) A logp: a token's weight has an upper bound, and none loses its gradient.
 
     CISPO, MiniMax-M1, https://arxiv.org/abs/2506.13585.
     """
     weight = xp.stop_gradient(xp.minimum(batch.ratio, config.epsilon_high))
     events = {"cispo_clip_ratio": (batch.ratio > config.epsilon_high) & (batch.advantages > 0)}
-    return weight * batch.advantages * batch.logps, events
+    return weight * batch.advantages * batch.logps, _metrics(events, batch, config.importance_sampling_level)
 
 
-def _sapo(batch: TokenBatch, config: GRPOLossConfig) -> tuple[Array, dict[str, Array]]:
+def _sapo(batch: TokenBatch, config: GRPOLossConfig) -> tuple[Array, Metrics]:
     """sigmoid(tau (r - 1)) * (4 / tau) * A: a smooth clip. Its slope at r = 1 is A, as for the hard clip.
 
     SAPO, https://arxiv.org/abs/2511.20347.
@@ -149,7 +165,7 @@ def _sapo(batch: TokenBatch, config: GRPOLossConfig) -> tuple[Array, dict[str, A
     return gates * batch.advantages, {}
 
 
-def _vespo(batch: TokenBatch, config: GRPOLossConfig) -> tuple[Array, dict[str, Array]]:
+def _vespo(batch: TokenBatch, config: GRPOLossConfig) -> tuple[Array, Metrics]:
     """stop_gradient(phi) A logp, where phi = exp(lambda + k log w - lambda w) and w is the whole completion's ratio.
 
     phi is 1 on-policy, and goes smoothly to 0 when w goes to 0 and when w grows. w is a product over tokens at every
@@ -163,7 +179,7 @@ def _vespo(batch: TokenBatch, config: GRPOLossConfig) -> tuple[Array, dict[str, 
     k = xp.where(good, VESPO_POSITIVE[0], VESPO_NEGATIVE[0])
     lam = xp.where(good, VESPO_POSITIVE[1], VESPO_NEGATIVE[1])
     phi = xp.stop_gradient(xp.exp(lam + k * log_w - lam * xp.exp(log_w)))
-    return phi * batch.advantages * batch.logps, {"vespo/phi_seq_mean": phi}
+    return phi * batch.advantages * batch.logps, _metrics({"vespo/phi_seq_mean": phi}, batch, "sequence")
 
 
 # The token weights

@@ -7,7 +7,7 @@ The checks cost little beside a forward pass: lists are walked once, and a gradi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
 from inspect import isabstract
@@ -23,7 +23,7 @@ from mlx_grpo_kit.grpo.checks import LARGEST_LOGP, prompt_of_each
 from mlx_grpo_kit.grpo.config import GRPOConfig
 from mlx_grpo_kit.grpo.learners.learner import Learner, MicroBatches
 from mlx_grpo_kit.grpo.loss_config import GRPOLossConfig
-from mlx_grpo_kit.grpo.objectives import LossType, Objective, TokenBatch, log_ratio_at
+from mlx_grpo_kit.grpo.objectives import LossType, Metrics, Objective, OfCompletions, TokenBatch, log_ratio_at
 from mlx_grpo_kit.grpo.optimizer import Gradient, TrainingDivergedError
 from mlx_grpo_kit.qwen3.config import Qwen3Config
 from mlx_grpo_kit.runtime import mx
@@ -258,9 +258,16 @@ def _tokens(mask: np.ndarray, config: GRPOLossConfig, rows: slice = slice(None))
     return TokenBatch(logps, log_ratios, ratio, advantages, mask, correction, mask)
 
 
-def _by_name(found: tuple[mx.array, Mapping[str, mx.array]]) -> dict[str, np.ndarray]:
-    named = {"objective": found[0], **{f"metric {name!r}": values for name, values in found[1].items()}}
-    return {name: np.array(values.astype(mx.float32)) for name, values in named.items()}
+def _by_name(found: tuple[mx.array, Metrics]) -> dict[str, np.ndarray]:
+    return {name: np.array(values.astype(mx.float32)) for name, values, _ in _parts(*found)}
+
+
+def _parts(objective: Array, metrics: Metrics) -> Iterator[tuple[str, Array, bool]]:
+    """Name and values of the objective and of each metric, and True if it may have one value per token."""
+    yield "objective", objective, True
+    for name, metric in metrics.items():
+        of_completions = isinstance(metric, OfCompletions)
+        yield f"metric {name!r}", metric.values if of_completions else metric, not of_completions
 
 
 @dataclass(frozen=True)
@@ -272,23 +279,23 @@ class _CheckedObjective:
 
     objective: Objective
 
-    def __call__(self, tokens: TokenBatch, config: GRPOLossConfig) -> tuple[Array, dict[str, Array]]:
+    def __call__(self, tokens: TokenBatch, config: GRPOLossConfig) -> tuple[Array, Metrics]:
         found, shape = self.objective(tokens, config), tuple(tokens.mask.shape)
         if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Mapping)):
             raise ValueError(
                 f"The objective of loss= returned {type(found).__name__}; expected a tuple of the objective and a "
                 "dictionary of metrics, which may be empty."
             )
-        for name, values in [("objective", found[0]), *((f"metric {each!r}", found[1][each]) for each in found[1])]:
+        for name, values, of_tokens in _parts(*found):
             if isinstance(values, np.ndarray | np.generic | Number) or not hasattr(values, "shape"):
                 raise ValueError(
                     f"The {name} of loss= is of type {type(values).__name__}; expected an array of the framework that "
                     "computes. NumPy and float() cut the loss off from the parameters."
                 )
-            if tuple(values.shape) not in (shape, (shape[0], 1)):
+            if tuple(values.shape) not in (shape if of_tokens else None, (shape[0], 1)):
                 raise ValueError(
-                    f"The {name} of loss= has shape {tuple(values.shape)}; expected {shape}, one per token, or "
-                    f"{(shape[0], 1)}, one per completion."
+                    f"The {name} of loss= has shape {tuple(values.shape)}; expected "
+                    f"{f'{shape}, one per token, or ' if of_tokens else ''}{(shape[0], 1)}, one per completion."
                 )
         return found
 

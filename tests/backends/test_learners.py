@@ -126,6 +126,12 @@ def test_ten_steps_follow_mlx(make, backend, name):
     assert moved > 1e-3
 
 
+def test_rows_of_padding_count_in_no_metric(make, backend):
+    """JAX adds a group to three."""
+    [step] = make(backend, loss_type="vespo", per_device_train_batch_size=12).train(1)
+    assert step.metrics["vespo/phi_seq_mean"] == pytest.approx(1)  # phi of a policy that has not moved
+
+
 def test_a_large_vocabulary_a_few_tokens_at_a_time(make, monkeypatch):
     whole = [metrics(step) for step in make("torch", **RUNS["entropy"]).train(2)]
     monkeypatch.setattr(torch_qwen3, "WHOLE", 7 * CONFIG.vocab_size)

@@ -438,6 +438,7 @@ def a_loss(objective=plainly, weight=objectives.mean_over_batch_tokens):
         (a_loss(lambda tokens, config: (0.0, {})), "is of type float"),
         (a_loss(lambda tokens, config: (tokens.ratio, {"m": tokens.ratio.mean()})), "metric 'm' of loss= "),
         (a_loss(lambda tokens, config: (plainly(tokens, config)[0], {"m": 1.0})), "metric 'm' of loss= is of type"),
+        (a_loss(lambda t, c: (t.ratio, {"m": objectives.OfCompletions(t.ratio)})), r"\(3, 4\); expected \(3, 1\)"),
         (a_loss(lambda t, c: ((t.ratio - t.ratio.mean()) * t.advantages, {})), "changes with the padding or with"),
         (a_loss(lambda t, c: (t.ratio * (t.advantages - t.advantages.mean()), {})), "changes with the padding or with"),
         (a_loss(lambda t, c: (t.ratio * t.advantages / t.ratio.shape[1], {})), "changes with the padding or with"),

@@ -195,18 +195,33 @@ def test_a_token_that_is_dropped_is_not_nan(framework, loss_type, settings):
     assert (grad[1] > 0).all()
 
 
+@pytest.mark.parametrize("framework", RUN)
+@pytest.mark.parametrize(
+    ("settings", "share"), [({}, 1.0), ({"importance_sampling_level": "sequence"}, 0.5), ({"loss_type": "rloo"}, 0.5)]
+)
+def test_a_metric_of_completions_of_one_token_is_of_its_own_kind(framework, settings, share):
+    """The one token that counts is clipped: every token, but only half of the completions."""
+
+    def loss_and_metrics(array, logps, old):
+        mask = array([[True], [False]])
+        return grpo_loss_and_metrics(GRPOLossConfig(**settings), logps, old, array(np.float32([1, 1])), mask)
+
+    column = np.full((2, 1), -1, np.float32)
+    assert RUN[framework](loss_and_metrics, column, 3 * column)[2]["clip_ratio/high_mean"] == share
+
+
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("loss_type", LOSS_TYPES)
 def test_a_part_of_a_batch_weighs_what_it_does_in_mlx(framework, loss_type):
     (logps, old, ref, advantages, entropies), mask = batch(3, 0.4)
-    weights = [np.random.default_rng(row).random((4, 1), np.float32) for row in range(3)]
+    weights = [np.random.default_rng(row).random((4, 1), np.float32) for row in range(4)]
     kept = mask & (entropies > 1)
     config = GRPOLossConfig(
         loss_type, epsilon_high=0.3, beta=0.1, max_completion_length=9, entropy_coef=0.01, top_entropy_quantile=0.5
     )
 
     def loss_and_metrics(array, logps, entropies):
-        part = Part(array(weights[0]), array(weights[1]), 9, array(kept), array(weights[2]))
+        part = Part(*map(array, [*weights[:3], kept, weights[3]]))
         return grpo_loss_and_metrics(
             config, logps, array(old), array(advantages), array(mask), ref_logps=array(ref), entropies=entropies,
             part=part,

@@ -15,6 +15,7 @@ import numpy as np
 from mlx_grpo_kit.grpo.learners.jax_qwen3 import completion_logits
 from mlx_grpo_kit.grpo.learners.learner import Learner
 from mlx_grpo_kit.grpo.logps import PaddedBatch
+from mlx_grpo_kit.grpo.loss import Part
 from mlx_grpo_kit.grpo.loss_of_logits import grpo_loss_fn, token_logps_and_entropies
 from mlx_grpo_kit.grpo.micro_batches import MicroBatch
 from mlx_grpo_kit.grpo.policy import Policy
@@ -43,9 +44,8 @@ class JAXLearner(Learner):
             for name in of_tokens
             if (value := getattr(micro, name)) is not None
         }
-        part = {name: value for name, value in micro.part._asdict().items() if isinstance(value, mx.array)}
-        part = {name: _padded(value, rows, width if name == "policy_mask" else 1) for name, value in part.items()}
-        others["part"] = micro.part._replace(**part)
+        part = micro.part._asdict().items()
+        others["part"] = Part(*(_padded(each, rows, width if name == "policy_mask" else 1) for name, each in part))
         mask = _padded(micro.batch.completion_mask, rows, width)
         (loss, metrics), found = _gradients(
             self.config, self.loss_config, self.args.temperature, _arrays(policy.trained), ids, mask, others

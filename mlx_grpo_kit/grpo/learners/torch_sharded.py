@@ -70,7 +70,7 @@ class ShardedTorchLearner(TorchLearner):
         return MicroBatch(
             batch=replace(pad_batch(self.config, *of_first), completion_mask=no_token),
             advantages=mx.zeros(1),
-            part=Part(nothing, nothing, len(batch.completions), no_token, nothing),
+            part=Part(nothing, nothing, nothing, no_token, nothing),
             sampling_logps=nothing,
         )
 
