@@ -16,7 +16,7 @@ from typing import Any
 from mlx_grpo_kit.course.exercise import Mistake
 
 
-def slips(solution: Callable[..., Any], text: str) -> tuple[Mistake, ...]:
+def slips(solution: Any, text: str) -> tuple[Mistake, ...]:
     r"""Mistakes made by editing a solution's source, written down as plain text.
 
     Each mistake is its name, a diff of the solution (see `edited`) and the message that a reader gets:
@@ -30,10 +30,10 @@ def slips(solution: Callable[..., Any], text: str) -> tuple[Mistake, ...]:
     A number in parentheses after the name is the hint that the message points to; without one it is the first. A line
     `or` between two diffs gives the same message to both. Mistakes that replace the same lines of the solution form a
     group: the lines stand once above them, after `@ `, each diff begins with its first `+`, and an empty line ends the
-    group.
+    group. For a solution that is a value, the line after `+ ` is another value.
 
     Args:
-        solution: a function or a class, as in an Exercise.
+        solution: a function, a class or a value, as in an Exercise.
         text: the mistakes; a raw string, since code may contain backslashes.
 
     Raises ValueError like `edited`, and for a mistake without a diff or without a message.
@@ -50,12 +50,15 @@ def slips(solution: Callable[..., Any], text: str) -> tuple[Mistake, ...]:
             lines = lines[len(body) + len(message) :]
             if title[0] in "-+! " or not body or not message:
                 raise ValueError(
-                    f"{title!r} of {solution.__name__} is not a mistake: expected a line with its name, the lines of a "
-                    'diff after "- ", "+ " or two spaces, and its message after "! ".'
+                    f"{title!r} of {getattr(solution, '__name__', solution)} is not a mistake: expected a line with "
+                    'its name, the lines of a diff after "- ", "+ " or two spaces, and its message after "! ".'
                 )
             name, hint = re.fullmatch(r"(.*?)(?: \((\d+)\))?", title).groups()
             for diff in [[*part] for other, part in itertools.groupby(body, "or".__eq__) if not other]:
-                wrong = edited(solution, *(replaced if diff[0][0] == "+" else ()), *diff)
+                if callable(solution):
+                    wrong = edited(solution, *(replaced if diff[0][0] == "+" else ()), *diff)
+                else:
+                    wrong = eval(diff[0][2:])
                 mistakes.append(Mistake(name, wrong, " ".join(line[2:] for line in message), int(hint or 1)))
     return tuple(mistakes)
 

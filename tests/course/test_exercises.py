@@ -229,6 +229,8 @@ zero
     ]
     exercise = dataclasses.replace(DOUBLE, mistakes=mistakes)
     assert "That is three." in exercise.examine(lambda x: x + x + x).message
+    [one, two] = slips((1, 2), "swapped (2)\n+ (2, 1)\nor\n+ (2.0, 1.0)\n! Swapped.")
+    assert (one.wrong, one.hint, two.wrong, two.message) == ((2, 1), 2, (2.0, 1.0), "Swapped.")
 
 
 def test_variants_are_code_or_edits_with_the_names_of_the_solution_s_module():

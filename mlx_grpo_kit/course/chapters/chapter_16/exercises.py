@@ -6,7 +6,7 @@ import math
 import numpy as np
 
 from mlx_grpo_kit.course.compare import same
-from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
+from mlx_grpo_kit.course.exercise import Exercise, drawn
 from mlx_grpo_kit.course.slips import slips
 from mlx_grpo_kit.runtime import mx
 
@@ -672,35 +672,29 @@ STILL_PUSHED = Exercise(
         "A < 0?",
         "A > 0: flat above 1.28. A < 0: flat below 0.8. A = 0: flat everywhere.",
     ),
-    mistakes=(
-        Mistake(
-            "clipped on both sides",
-            "YNNNNN",
-            "Not every token outside the range is clipped. A bad token (A < 0) that has become *likelier* has to be "
-            "pushed back, and so has a good one that has become less likely: there the minimum is the unclipped "
-            "term.",
-        ),
-        Mistake(
-            "signs swapped",
-            "YNNYYN",
-            "It is the other way round: a token is clipped once it has moved far enough in the desired direction.",
-        ),
-        Mistake(
-            "a push of nothing",
-            "YYYNNY",
-            "With A = 0 the objective is 0, whatever the ratio is: nothing pushes this token.",
-        ),
-        Mistake(
-            "the clipped tokens", "NNNYYY", "Those are the tokens *without* a gradient. Y is for tokens that have one."
-        ),
-        Mistake(
-            "nothing is clipped",
-            "YYYYYN",
-            "1.3 is above 1.28, and 0.75 is below 0.8. For which sign of A is the line flat there?",
-        ),
-        Mistake(
-            "one epsilon", "NYYNNN", "1.25 is not far enough to be clipped: the upper edge is 1 + epsilon_high = 1.28."
-        ),
+    mistakes=slips(
+        "YYYNNN",
+        r"""
+clipped on both sides
++ "YNNNNN"
+! Not every token outside the range is clipped. A bad token (A < 0) that has become *likelier* has to be pushed back,
+! and so has a good one that has become less likely: there the minimum is the unclipped term.
+signs swapped
++ "YNNYYN"
+! It is the other way round: a token is clipped once it has moved far enough in the desired direction.
+a push of nothing
++ "YYYNNY"
+! With A = 0 the objective is 0, whatever the ratio is: nothing pushes this token.
+the clipped tokens
++ "NNNYYY"
+! Those are the tokens *without* a gradient. Y is for tokens that have one.
+nothing is clipped
++ "YYYYYN"
+! 1.3 is above 1.28, and 0.75 is below 0.8. For which sign of A is the line flat there?
+one epsilon
++ "NYYNNN"
+! 1.25 is not far enough to be clipped: the upper edge is 1 + epsilon_high = 1.28.
+""",
     ),
     also_right=r"""
 # small letters

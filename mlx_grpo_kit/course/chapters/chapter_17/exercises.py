@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
+from mlx_grpo_kit.course.exercise import Exercise, drawn
 from mlx_grpo_kit.course.slips import slips
 from mlx_grpo_kit.runtime import mx
 
@@ -877,37 +877,33 @@ ZEROS = Exercise(
         "(a) The model read '7', '+', '7', '=', '1': four different tokens. (d) A softmax over one number is always "
         "1, so scores, queries and keys change nothing.",
     ),
-    mistakes=(
-        Mistake(
-            "the answer counted too", (59, 0, 0, 16384), "The model only predicts the last '4', it never reads it.", 3
-        ),
-        Mistake(
-            "seven counted twice", (59, 0, 0, 0), "The model never reads the last '4'; and think about (d) again.", 3
-        ),
-        Mistake(
-            "repeated tokens", (61, 0, 0, 16384), "Which four of the tokens are different? '7' '+' '=' and '1'.", 3
-        ),
-        Mistake(
-            "only the targets",
-            (60, 60, 60, 16384),
-            "The output layer compares the hidden state with *every* row: each token's share p is above 0, and p times "
-            "the hidden state is its gradient.",
-            1,
-        ),
-        Mistake(
-            "targets in the output layer",
-            (60, 59, 59, 16384),
-            "(b) Not only the targets' rows get a gradient: every token has a share p above 0 in softmax, and a "
-            "gradient of p times the hidden state.",
-            1,
-        ),
-        Mistake("tied as untied", (60, 0, 60, 16384), "(c) The tied matrix is the output layer as well: see (b).", 2),
-        Mistake(
-            "one token learns too",
-            (60, 0, 0, 0),
-            "(d) A single token can only look at itself. Its weight is 1, whatever query and key say.",
-            2,
-        ),
+    mistakes=slips(
+        (60, 0, 0, 16384),
+        r"""
+the answer counted too (3)
++ (59, 0, 0, 16384)
+! The model only predicts the last '4', it never reads it.
+seven counted twice (3)
++ (59, 0, 0, 0)
+! The model never reads the last '4'; and think about (d) again.
+repeated tokens (3)
++ (61, 0, 0, 16384)
+! Which four of the tokens are different? '7' '+' '=' and '1'.
+only the targets
++ (60, 60, 60, 16384)
+! The output layer compares the hidden state with *every* row: each token's share p is above 0, and p times the hidden
+! state is its gradient.
+targets in the output layer
++ (60, 59, 59, 16384)
+! (b) Not only the targets' rows get a gradient: every token has a share p above 0 in softmax, and a gradient of p times
+! the hidden state.
+tied as untied (2)
++ (60, 0, 60, 16384)
+! (c) The tied matrix is the output layer as well: see (b).
+one token learns too (2)
++ (60, 0, 0, 0)
+! (d) A single token can only look at itself. Its weight is 1, whatever query and key say.
+""",
     ),
     also_right=r"""
 # a list

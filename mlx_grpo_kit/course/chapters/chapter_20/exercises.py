@@ -13,7 +13,7 @@ from mlx_grpo_kit.course.chapters.chapter_20.frozen import frozen_batch
 from mlx_grpo_kit.course.chapters.chapter_20.museum import verdict
 from mlx_grpo_kit.course.compare import Told
 from mlx_grpo_kit.course.exercise import Exercise, Mistake
-from mlx_grpo_kit.course.slips import edited, slips
+from mlx_grpo_kit.course.slips import edited, slips, variants
 from mlx_grpo_kit.grpo import GRPOLossConfig, compute_advantages, grpo_loss_and_metrics, per_token_logps
 from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import Addition
@@ -27,16 +27,15 @@ def _verdict(test, part):
     return (REFUSED, PASSED)[answer] if isinstance(answer, bool) else answer
 
 
-def _named(name, what, part, *diff):
-    """A part with a name and a description; a diff of its source makes it sick."""
-    function = edited(part, *diff)
+def _named(name, what, function):
+    """A part with a name and a description, for messages."""
     function.__name__, function.__doc__ = name, what
     return function
 
 
-def _sick(part, **parts):
-    """Sick parts by name: {name: (description, lines of a diff)}."""
-    return [(_named(name, what, part, *diff),) for name, (what, *diff) in parts.items()]
+def _sick(part, text):
+    """Sick parts, from diffs of a healthy one: `# name`, the diff, `! description` (see `slips.variants`)."""
+    return [(_named(name, what, function),) for name, function, what in variants(part, text)]
 
 
 # -- the scorer -------------------------------------------------------------------------------------------------------
@@ -110,40 +109,36 @@ SCORES = Exercise(
     ),
     run=_verdict,
     cases=(
-        (_named("healthy", "the scorer of the loop", loop.score),),
+        (_named("healthy", "the scorer of the loop", edited(loop.score)),),
         (kits_own,),
         *_sick(
             loop.score,
-            one_late=(
-                "a scorer that scores token t with the logits of position t",
-                "- logits = logits[:, start - 1 : -1] / temperature",
-                "+ logits = logits[:, start:] / temperature",
-            ),
-            no_mask=(
-                "a scorer without an attention mask, which reads padding as text",
-                "- logits = qwen3_forward(config, params, ids, attention_mask=mask)",
-                "+ logits = qwen3_forward(config, params, ids)",
-            ),
-            no_temperature=(
-                "the temperature is forgotten",
-                "- logits = logits[:, start - 1 : -1] / temperature",
-                "+ logits = logits[:, start - 1 : -1]",
-            ),
-            twice=(
-                "a scorer that divides by the temperature twice",
-                "- logits = logits[:, start - 1 : -1] / temperature",
-                "+ logits = logits[:, start - 1 : -1] / temperature / temperature",
-            ),
-            right_padded=(
-                "a scorer that pads prompts on the right",
-                '- prompt_ids, prompt_mask = pad(prompts, "left")',
-                '+ prompt_ids, prompt_mask = pad(prompts, "right")',
-            ),
-            logits=(
-                "raw logits",
-                "- logps = logits - mx.logsumexp(logits, axis=-1, keepdims=True)",
-                "+ logps = logits",
-            ),
+            r"""
+# one_late
+- logits = logits[:, start - 1 : -1] / temperature
++ logits = logits[:, start:] / temperature
+! a scorer that scores token t with the logits of position t
+# no_mask
+- logits = qwen3_forward(config, params, ids, attention_mask=mask)
++ logits = qwen3_forward(config, params, ids)
+! a scorer without an attention mask, which reads padding as text
+# no_temperature
+- logits = logits[:, start - 1 : -1] / temperature
++ logits = logits[:, start - 1 : -1]
+! the temperature is forgotten
+# twice
+- logits = logits[:, start - 1 : -1] / temperature
++ logits = logits[:, start - 1 : -1] / temperature / temperature
+! a scorer that divides by the temperature twice
+# right_padded
+- prompt_ids, prompt_mask = pad(prompts, "left")
++ prompt_ids, prompt_mask = pad(prompts, "right")
+! a scorer that pads prompts on the right
+# logits
+- logps = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
++ logps = logits
+! raw logits
+""",
         ),
         (right_on_the_whole,),
         (right_at_first,),
@@ -288,25 +283,24 @@ MASK = Exercise(
     ),
     run=_verdict,
     cases=(
-        (_named("healthy", "the mask of the loop", loop.completion_mask),),
+        (_named("healthy", "the mask of the loop", edited(loop.completion_mask)),),
         (by_hand,),
         *_sick(
             loop.completion_mask,
-            not_the_end=(
-                "every token that is not the end token",
-                "- return ended_before == 0",
-                "+ return ids != end",
-            ),
-            all_of_it=(
-                "a mask that is True everywhere",
-                "- return ended_before == 0",
-                "+ return ids == ids",
-            ),
-            one_more=(
-                "one position too many",
-                "- ended_before = mx.cumsum(is_end, axis=1) - is_end",
-                "+ ended_before = mx.cumsum(is_end, axis=1) - 2 * is_end",
-            ),
+            r"""
+# not_the_end
+- return ended_before == 0
++ return ids != end
+! every token that is not the end token
+# all_of_it
+- return ended_before == 0
++ return ids == ids
+! a mask that is True everywhere
+# one_more
+- ended_before = mx.cumsum(is_end, axis=1) - is_end
++ ended_before = mx.cumsum(is_end, axis=1) - 2 * is_end
+! one position too many
+""",
         ),
         (first_end_by_argmax,),
         (zero_means_none,),
@@ -410,46 +404,42 @@ ADVANTAGES = Exercise(
     ),
     run=_verdict,
     cases=(
-        (_named("healthy", "the advantages of the loop", loop.advantages),),
+        (_named("healthy", "the advantages of the loop", edited(loop.advantages)),),
         (kits_advantages,),
         *_sick(
             loop.advantages,
-            n=(
-                "advantages divided by n, not by n - 1",
-                "- return (centred / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)).reshape(-1)",
-                "+ return (centred / (groups.std(axis=1, ddof=0, keepdims=True) + 1e-4)).reshape(-1)",
-            ),
-            whole_batch=(
-                "one mean and one deviation for the whole batch",
-                "- centred = groups - groups.mean(axis=1, keepdims=True)",
-                "- return (centred / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)).reshape(-1)",
-                "+ centred = groups - groups.mean(keepdims=True)",
-                "+ return (centred / (groups.std(ddof=1, keepdims=True) + 1e-4)).reshape(-1)",
-            ),
-            across=(
-                "groups across prompts",
-                "- groups = rewards.reshape(-1, group)",
-                "- centred = groups - groups.mean(axis=1, keepdims=True)",
-                "- return (centred / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)).reshape(-1)",
-                "+ groups = rewards.reshape(group, -1)",
-                "+ centred = groups - groups.mean(axis=0, keepdims=True)",
-                "+ return (centred / (groups.std(axis=0, ddof=1, keepdims=True) + 1e-4)).reshape(-1)",
-            ),
-            shape=(
-                "the group size as the number of groups",
-                "- groups = rewards.reshape(-1, group)",
-                "+ groups = rewards.reshape(group, -1)",
-            ),
-            no_division=(
-                "advantages without a division",
-                "- return (centred / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)).reshape(-1)",
-                "+ return (centred).reshape(-1)",
-            ),
-            upside_down=(
-                "the mean minus the reward",
-                "- centred = groups - groups.mean(axis=1, keepdims=True)",
-                "+ centred = -groups + groups.mean(axis=1, keepdims=True)",
-            ),
+            r"""
+# n
+- return (centred / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)).reshape(-1)
++ return (centred / (groups.std(axis=1, ddof=0, keepdims=True) + 1e-4)).reshape(-1)
+! advantages divided by n, not by n - 1
+# whole_batch
+- centred = groups - groups.mean(axis=1, keepdims=True)
+- return (centred / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)).reshape(-1)
++ centred = groups - groups.mean(keepdims=True)
++ return (centred / (groups.std(ddof=1, keepdims=True) + 1e-4)).reshape(-1)
+! one mean and one deviation for the whole batch
+# across
+- groups = rewards.reshape(-1, group)
+- centred = groups - groups.mean(axis=1, keepdims=True)
+- return (centred / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)).reshape(-1)
++ groups = rewards.reshape(group, -1)
++ centred = groups - groups.mean(axis=0, keepdims=True)
++ return (centred / (groups.std(axis=0, ddof=1, keepdims=True) + 1e-4)).reshape(-1)
+! groups across prompts
+# shape
+- groups = rewards.reshape(-1, group)
++ groups = rewards.reshape(group, -1)
+! the group size as the number of groups
+# no_division
+- return (centred / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-4)).reshape(-1)
++ return (centred).reshape(-1)
+! advantages without a division
+# upside_down
+- centred = groups - groups.mean(axis=1, keepdims=True)
++ centred = -groups + groups.mean(axis=1, keepdims=True)
+! the mean minus the reward
+""",
         ),
         (spread_of_the_batch,),
         (nothing_added,),
@@ -581,23 +571,23 @@ GRADIENT = Exercise(
     ),
     run=_verdict,
     cases=(
-        (_named("healthy", "the function of the loop", loop.loss_and_gradient),),
+        (_named("healthy", "the function of the loop", edited(loop.loss_and_gradient)),),
         (two_calls,),
         *_sick(
             loop.loss_and_gradient,
-            outside=(
-                "log-probabilities computed outside the differentiated function",
-                "- def loss_fn(params):",
-                "-     logps = score_with(params)",
-                "+ logps = score_with(params)",
-                "+",
-                "+ def loss_fn(params):",
-            ),
-            detached=(
-                "log-probabilities with a stopped gradient",
-                "- logps = score_with(params)",
-                "+ logps = mx.stop_gradient(score_with(params))",
-            ),
+            r"""
+# outside
+- def loss_fn(params):
+-     logps = score_with(params)
++ logps = score_with(params)
++
++ def loss_fn(params):
+! log-probabilities computed outside the differentiated function
+# detached
+- logps = score_with(params)
++ logps = mx.stop_gradient(score_with(params))
+! log-probabilities with a stopped gradient
+""",
         ),
         (first_only,),
         (uphill,),
@@ -719,36 +709,34 @@ SILENT = Exercise(
     ),
     run=_verdict,
     cases=(
-        (_named("healthy", "the loss of the loop", loop.policy_loss),),
+        (_named("healthy", "the loss of the loop", edited(loop.policy_loss)),),
         (kits_loss,),
         *_sick(
             loop.policy_loss,
-            late=(
-                "a ratio that is masked after exp",
-                "- log_ratio = mx.where(mask, logps - old_logps, 0.0)",
-                "+ log_ratio = logps - old_logps",
-            ),
-            late_kl=(
-                "a KL that is masked after exp",
-                "- behind = mx.where(mask, ref_logps - logps, 0.0)",
-                "+ behind = ref_logps - logps",
-            ),
-            multiplied=(
-                "a loss in which everything is multiplied by the mask at the end",
-                "- log_ratio = mx.where(mask, logps - old_logps, 0.0)",
-                "+ log_ratio = logps - old_logps",
-                "- return -mx.where(mask, gain - BETA * kl, 0.0).sum() / mask.sum()",
-                "+ return -(mask * (gain - BETA * kl)).sum() / mask.sum()",
-            ),
-            no_mask=(
-                "no mask at all",
-                "- log_ratio = mx.where(mask, logps - old_logps, 0.0)",
-                "+ log_ratio = mx.where(mask == mask, logps - old_logps, 0.0)",
-                "- behind = mx.where(mask, ref_logps - logps, 0.0)",
-                "+ behind = mx.where(mask == mask, ref_logps - logps, 0.0)",
-                "- return -mx.where(mask, gain - BETA * kl, 0.0).sum() / mask.sum()",
-                "+ return -mx.where(mask == mask, gain - BETA * kl, 0.0).sum() / mask.sum()",
-            ),
+            r"""
+# late
+- log_ratio = mx.where(mask, logps - old_logps, 0.0)
++ log_ratio = logps - old_logps
+! a ratio that is masked after exp
+# late_kl
+- behind = mx.where(mask, ref_logps - logps, 0.0)
++ behind = ref_logps - logps
+! a KL that is masked after exp
+# multiplied
+- log_ratio = mx.where(mask, logps - old_logps, 0.0)
++ log_ratio = logps - old_logps
+- return -mx.where(mask, gain - BETA * kl, 0.0).sum() / mask.sum()
++ return -(mask * (gain - BETA * kl)).sum() / mask.sum()
+! a loss in which everything is multiplied by the mask at the end
+# no_mask
+- log_ratio = mx.where(mask, logps - old_logps, 0.0)
++ log_ratio = mx.where(mask == mask, logps - old_logps, 0.0)
+- behind = mx.where(mask, ref_logps - logps, 0.0)
++ behind = mx.where(mask == mask, ref_logps - logps, 0.0)
+- return -mx.where(mask, gain - BETA * kl, 0.0).sum() / mask.sum()
++ return -mx.where(mask == mask, gain - BETA * kl, 0.0).sum() / mask.sum()
+! no mask at all
+""",
         ),
         (held_in_bounds,),
         (counted_as_constants,),
@@ -831,11 +819,6 @@ def in_a_loop(grads, num_tokens):
     return {name: value / sum(num_tokens) for name, value in total.items()}
 
 
-WEIGHTED = (
-    "- return {name: sum(grad[name] * (n / total) for grad, n in zip(grads, num_tokens, strict=True)) "
-    "for name in grads[0]}"
-)
-
 PIECES = Exercise(
     "20.6",
     "Pieces and the whole",
@@ -854,53 +837,50 @@ PIECES = Exercise(
     ),
     run=_verdict,
     cases=(
-        (_named("healthy", "the function of the loop", loop.accumulate),),
+        (_named("healthy", "the function of the loop", edited(loop.accumulate)),),
         (in_a_loop,),
         *_sick(
             loop.accumulate,
-            added_up=(
-                "gradients that are added up",
-                WEIGHTED,
-                "+ return {",
-                "+     name: sum(grad[name] for grad, n in zip(grads, num_tokens, strict=True))",
-                "+     for name in grads[0]",
-                "+ }",
-            ),
-            plain_mean=(
-                "a plain mean: every micro-batch counts the same",
-                WEIGHTED,
-                "+ return {",
-                "+     name: sum(grad[name] * (1 / len(grads)) for grad, n in zip(grads, num_tokens, strict=True))",
-                "+     for name in grads[0]",
-                "+ }",
-            ),
-            sums=(
-                "a sum weighted by tokens, never divided",
-                WEIGHTED,
-                "+ return {",
-                "+     name: sum(grad[name] * n for grad, n in zip(grads, num_tokens, strict=True))",
-                "+     for name in grads[0]",
-                "+ }",
-            ),
-            one_more=(
-                "one token too many in each micro-batch",
-                WEIGHTED,
-                "+ return {",
-                "+     name: sum(",
-                "+         grad[name] * ((n + 1) / (total + len(grads)))",
-                "+         for grad, n in zip(grads, num_tokens, strict=True)",
-                "+     )",
-                "+     for name in grads[0]",
-                "+ }",
-            ),
-            last=(
-                "only the last micro-batch",
-                WEIGHTED,
-                "+ return {",
-                "+     name: sum(grad[name] * (n / total) for grad, n in [(grads[-1], total)])",
-                "+     for name in grads[0]",
-                "+ }",
-            ),
+            r"""
+# added_up
+- return {name: sum(grad[name] * (n / total) for grad, n in zip(grads, num_tokens, strict=True)) for name in grads[0]}
++ return {
++     name: sum(grad[name] for grad, n in zip(grads, num_tokens, strict=True))
++     for name in grads[0]
++ }
+! gradients that are added up
+# plain_mean
+- return {name: sum(grad[name] * (n / total) for grad, n in zip(grads, num_tokens, strict=True)) for name in grads[0]}
++ return {
++     name: sum(grad[name] * (1 / len(grads)) for grad, n in zip(grads, num_tokens, strict=True))
++     for name in grads[0]
++ }
+! a plain mean: every micro-batch counts the same
+# sums
+- return {name: sum(grad[name] * (n / total) for grad, n in zip(grads, num_tokens, strict=True)) for name in grads[0]}
++ return {
++     name: sum(grad[name] * n for grad, n in zip(grads, num_tokens, strict=True))
++     for name in grads[0]
++ }
+! a sum weighted by tokens, never divided
+# one_more
+- return {name: sum(grad[name] * (n / total) for grad, n in zip(grads, num_tokens, strict=True)) for name in grads[0]}
++ return {
++     name: sum(
++         grad[name] * ((n + 1) / (total + len(grads)))
++         for grad, n in zip(grads, num_tokens, strict=True)
++     )
++     for name in grads[0]
++ }
+! one token too many in each micro-batch
+# last
+- return {name: sum(grad[name] * (n / total) for grad, n in zip(grads, num_tokens, strict=True)) for name in grads[0]}
++ return {
++     name: sum(grad[name] * (n / total) for grad, n in [(grads[-1], total)])
++     for name in grads[0]
++ }
+! only the last micro-batch
+""",
         ),
     ),
     mistakes=slips(
@@ -980,45 +960,40 @@ HONEST = Exercise(
     ),
     run=_verdict,
     cases=(
-        (_named("healthy", "the reward of the loop", loop.reward),),
+        (_named("healthy", "the reward of the loop", edited(loop.reward)),),
         (as_a_number,),
         *_sick(
             loop.reward,
-            inside=(
-                "a reward for a text that is part of the answer",
-                "- return float(text == problem.answer)",
-                "+ return float(text in problem.answer)",
-            ),
-            around=(
-                "a reward for a text that contains the answer",
-                "- return float(text == problem.answer)",
-                "+ return float(problem.answer in text)",
-            ),
-            begins=(
-                "a reward for a text that begins with the answer",
-                "- return float(text == problem.answer)",
-                "+ return float(text.startswith(problem.answer))",
-            ),
-            ends=(
-                "a reward for a text that ends with the answer",
-                "- return float(text == problem.answer)",
-                "+ return float(text.endswith(problem.answer))",
-            ),
-            form=(
-                "a reward for any number",
-                "- return float(text == problem.answer)",
-                "+ return float(text.isdigit())",
-            ),
-            near=(
-                "a reward for a number that is at most one off",
-                "- return float(text == problem.answer)",
-                "+ return float(text.isdigit() and abs(int(text) - int(problem.answer)) < 2)",
-            ),
-            never=(
-                "a reward that is always 0",
-                "- return float(text == problem.answer)",
-                "+ return float(False)",
-            ),
+            r"""
+# inside
+- return float(text == problem.answer)
++ return float(text in problem.answer)
+! a reward for a text that is part of the answer
+# around
+- return float(text == problem.answer)
++ return float(problem.answer in text)
+! a reward for a text that contains the answer
+# begins
+- return float(text == problem.answer)
++ return float(text.startswith(problem.answer))
+! a reward for a text that begins with the answer
+# ends
+- return float(text == problem.answer)
++ return float(text.endswith(problem.answer))
+! a reward for a text that ends with the answer
+# form
+- return float(text == problem.answer)
++ return float(text.isdigit())
+! a reward for any number
+# near
+- return float(text == problem.answer)
++ return float(text.isdigit() and abs(int(text) - int(problem.answer)) < 2)
+! a reward for a number that is at most one off
+# never
+- return float(text == problem.answer)
++ return float(False)
+! a reward that is always 0
+""",
         ),
     ),
     mistakes=slips(
@@ -1120,15 +1095,16 @@ REFERENCE = Exercise(
     ),
     run=_verdict,
     cases=(
-        (_named("healthy", "the function of the loop", loop.keep_reference),),
+        (_named("healthy", "the function of the loop", edited(loop.keep_reference)),),
         (copies,),
         *_sick(
             loop.keep_reference,
-            itself=(
-                "the policy itself",
-                "- return dict(params)",
-                "+ return params",
-            ),
+            r"""
+# itself
+- return dict(params)
++ return params
+! the policy itself
+""",
         ),
         (read_only_view,),
         (one_is_shared,),

@@ -7,7 +7,7 @@ import numpy as np
 
 from mlx_grpo_kit.course.chapters.chapter_21.ring import run_in_ring
 from mlx_grpo_kit.course.compare import Told, as_numpy, evaluate, same
-from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
+from mlx_grpo_kit.course.exercise import Exercise, drawn
 from mlx_grpo_kit.course.slips import slips
 from mlx_grpo_kit.runtime import mx
 
@@ -46,59 +46,36 @@ BYTES = Exercise(
         "(c) A copy is added: 2 bytes per parameter. It replaces nothing. (d) There is one logit for each token of "
         "the vocabulary, at each of 8 * 250 positions.",
     ),
-    mistakes=(
-        Mistake(
-            "one moment",
-            (2.4, 7.2, 8.4, 1.2),
-            "That is three numbers per parameter. There are four: the parameter itself, its gradient, and *two* "
-            "running means, of the gradient and of its square.",
-            1,
-        ),
-        Mistake(
-            "bfloat16 instead",
-            (2.4, 9.6, 1.2, 1.2),
-            "(c) asks for everything in memory. The copy in bfloat16 exists *in addition to* the float32 numbers, "
-            "which the optimizer still needs.",
-            2,
-        ),
-        Mistake(
-            "all of it in bfloat16",
-            (2.4, 9.6, 4.8, 1.2),
-            "(c) The parameters, the moments and the gradients stay in float32; only a copy of the parameters is in "
-            "bfloat16.",
-            2,
-        ),
-        Mistake(
-            "in bytes",
-            (2.4e9, 9.6e9, 10.8e9, 1.2e9),
-            "Those are bytes. Give the answers in GB, which are 10^9 bytes.",
-            1,
-        ),
-        Mistake(
-            "in MB",
-            (2400.0, 9600.0, 10800.0, 1200.0),
-            "Those are MB. Give the answers in GB, which are 1,000 MB.",
-            1,
-        ),
-        Mistake(
-            "powers of two",
-            (2.4e9 / 2**30, 9.6e9 / 2**30, 10.8e9 / 2**30, 1.2e9 / 2**30),
-            "Those are GiB, 2^30 bytes. Here a GB is 10^9 bytes, as in the rest of the chapter.",
-            1,
-        ),
-        Mistake(
-            "the copy in place of the parameters",
-            (2.4, 9.6, 8.4, 1.2),
-            "(c) The copy in bfloat16 does not replace the parameters: the optimizer's small steps need them in "
-            "float32.",
-            2,
-        ),
-        Mistake(
-            "one completion",
-            (2.4, 9.6, 10.8, 0.15),
-            "(d) That is the table of one completion. There are 8 completions.",
-            2,
-        ),
+    mistakes=slips(
+        (2.4, 9.6, 10.8, 1.2),
+        r"""
+one moment
++ (2.4, 7.2, 8.4, 1.2)
+! That is three numbers per parameter. There are four: the parameter itself, its gradient, and *two* running means, of
+! the gradient and of its square.
+bfloat16 instead (2)
++ (2.4, 9.6, 1.2, 1.2)
+! (c) asks for everything in memory. The copy in bfloat16 exists *in addition to* the float32 numbers, which the
+! optimizer still needs.
+all of it in bfloat16 (2)
++ (2.4, 9.6, 4.8, 1.2)
+! (c) The parameters, the moments and the gradients stay in float32; only a copy of the parameters is in bfloat16.
+in bytes
++ (2.4e9, 9.6e9, 10.8e9, 1.2e9)
+! Those are bytes. Give the answers in GB, which are 10^9 bytes.
+in MB
++ (2400.0, 9600.0, 10800.0, 1200.0)
+! Those are MB. Give the answers in GB, which are 1,000 MB.
+powers of two
++ (2.4e9 / 2**30, 9.6e9 / 2**30, 10.8e9 / 2**30, 1.2e9 / 2**30)
+! Those are GiB, 2^30 bytes. Here a GB is 10^9 bytes, as in the rest of the chapter.
+the copy in place of the parameters (2)
++ (2.4, 9.6, 8.4, 1.2)
+! (c) The copy in bfloat16 does not replace the parameters: the optimizer's small steps need them in float32.
+one completion (2)
++ (2.4, 9.6, 10.8, 0.15)
+! (d) That is the table of one completion. There are 8 completions.
+""",
     ),
     also_right=r"""
 # a list
@@ -1518,68 +1495,41 @@ BUDGET = Exercise(
         "second. The number of parallel rows and the number of machines do not matter for that. (d) is (b) in "
         "seconds, divided by 450 steps.",
     ),
-    mistakes=(
-        Mistake(
-            "one machine",
-            (460.8, 61.44, 8.0, 491.52),
-            "(b) and (d) are the times of one machine, but 8 machines share the work.",
-            1,
-        ),
-        Mistake(
-            "hours of all machines",
-            (460.8, 61.44, 8.0, 61.44),
-            "(b) is the sum of the hours of 8 machines. They work at the same time: how many hours pass?",
-            1,
-        ),
-        Mistake(
-            "tokens",
-            (460.8e6, 7.68, 8.0, 61.44),
-            "(a) asks for millions of tokens.",
-            1,
-        ),
-        Mistake(
-            "rounded",
-            (460.8, 7.7, 8.0, 61.4),
-            "Those numbers are rounded. Give all digits: there are only a few.",
-            1,
-        ),
-        Mistake(
-            "one token",
-            (460.8, 7.68, 0.008, 61.44),
-            "(c) is the time of one token. A completion has 1,000 tokens, one after the other.",
-            2,
-        ),
-        Mistake(
-            "one row after the other",
-            (460.8, 7.68, 1024.0, 61.44),
-            "(c) In parallel means that reading the parameters once serves all 128 rows of a machine.",
-            2,
-        ),
-        Mistake(
-            "forward only",
-            (460.8, 2.56, 8.0, 20.48),
-            "The forward pass takes 2 operations per parameter and token. Learning takes 6.",
-            1,
-        ),
-        Mistake(
-            "float32",
-            (460.8, 7.68, 16.0, 61.44),
-            "(c) In bfloat16 a parameter has 2 bytes, not 4.",
-            2,
-        ),
-        Mistake(
-            "machines share the reading",
-            (460.8, 7.68, 1.0, 61.44),
-            "(c) Each machine samples its own rows with the whole model, so each reads all parameters for each of "
-            "the 1,000 tokens. More machines sample more rows, but no row faster.",
-            2,
-        ),
-        Mistake(
-            "prompts not times completions",
-            (28.8, 0.48, 8.0, 3.84),
-            "(a) Every prompt has 16 completions.",
-            1,
-        ),
+    mistakes=slips(
+        (460.8, 7.68, 8.0, 61.44),
+        r"""
+one machine
++ (460.8, 61.44, 8.0, 491.52)
+! (b) and (d) are the times of one machine, but 8 machines share the work.
+hours of all machines
++ (460.8, 61.44, 8.0, 61.44)
+! (b) is the sum of the hours of 8 machines. They work at the same time: how many hours pass?
+tokens
++ (460.8e6, 7.68, 8.0, 61.44)
+! (a) asks for millions of tokens.
+rounded
++ (460.8, 7.7, 8.0, 61.4)
+! Those numbers are rounded. Give all digits: there are only a few.
+one token (2)
++ (460.8, 7.68, 0.008, 61.44)
+! (c) is the time of one token. A completion has 1,000 tokens, one after the other.
+one row after the other (2)
++ (460.8, 7.68, 1024.0, 61.44)
+! (c) In parallel means that reading the parameters once serves all 128 rows of a machine.
+forward only
++ (460.8, 2.56, 8.0, 20.48)
+! The forward pass takes 2 operations per parameter and token. Learning takes 6.
+float32 (2)
++ (460.8, 7.68, 16.0, 61.44)
+! (c) In bfloat16 a parameter has 2 bytes, not 4.
+machines share the reading (2)
++ (460.8, 7.68, 1.0, 61.44)
+! (c) Each machine samples its own rows with the whole model, so each reads all parameters for each of the 1,000 tokens.
+! More machines sample more rows, but no row faster.
+prompts not times completions
++ (28.8, 0.48, 8.0, 3.84)
+! (a) Every prompt has 16 completions.
+""",
     ),
     also_right=r"""
 # a whole number

@@ -16,7 +16,7 @@ import torch
 
 from mlx_grpo_kit.course.chapters.chapter_22.toys import Desk, build, loss_of_lines
 from mlx_grpo_kit.course.compare import Told
-from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
+from mlx_grpo_kit.course.exercise import Exercise, drawn
 from mlx_grpo_kit.course.slips import slips
 
 # -- one thing after the other ----------------------------------------------------------------------------------------
@@ -609,50 +609,32 @@ KEPT = Exercise(
         "Here no MLX array is overwritten, only entries of dictionaries. F makes a new dictionary, G puts new arrays "
         "into the dictionary that was kept, and `dict(params)` is another dictionary with the same arrays.",
     ),
-    mistakes=(
-        Mistake(
-            "the state is a snapshot",
-            "ABDFH",
-            "A is the view of the cell above: `state_dict` returns the weights themselves.",
-            1,
-        ),
-        Mistake(
-            "detached is copied",
-            "BCDFH",
-            "`detach` removes a tensor from the gradient's graph, but it keeps the same memory.",
-            2,
-        ),
-        Mistake(
-            "NumPy has its own",
-            "BDEFH",
-            "On the CPU `numpy()` shares the memory of the tensor. `np.array(p.detach())` would copy it.",
-            2,
-        ),
-        Mistake(
-            "both share",
-            "BCDEFH",
-            "`detach` and `numpy` share the memory of the tensor: the step overwrites both.",
-            2,
-        ),
-        Mistake(
-            "a name is a copy",
-            "BDFGH",
-            "In G, `kept` and `params` are two names of one dictionary, and the step puts new arrays into it.",
-            3,
-        ),
-        Mistake(
-            "dict copies nothing",
-            "BDF",
-            "It is true that `dict(params)` contains the same arrays. But the step of G overwrites no array: it puts "
-            "other arrays into the dictionary `params`.",
-            3,
-        ),
-        Mistake(
-            "only the copies",
-            "BD",
-            "Those two copy the numbers. But in F and H no number is overwritten: is a copy needed then?",
-            3,
-        ),
+    mistakes=slips(
+        "BDFH",
+        r"""
+the state is a snapshot
++ "ABDFH"
+! A is the view of the cell above: `state_dict` returns the weights themselves.
+detached is copied (2)
++ "BCDFH"
+! `detach` removes a tensor from the gradient's graph, but it keeps the same memory.
+NumPy has its own (2)
++ "BDEFH"
+! On the CPU `numpy()` shares the memory of the tensor. `np.array(p.detach())` would copy it.
+both share (2)
++ "BCDEFH"
+! `detach` and `numpy` share the memory of the tensor: the step overwrites both.
+a name is a copy (3)
++ "BDFGH"
+! In G, `kept` and `params` are two names of one dictionary, and the step puts new arrays into it.
+dict copies nothing (3)
++ "BDF"
+! It is true that `dict(params)` contains the same arrays. But the step of G overwrites no array: it puts other arrays
+! into the dictionary `params`.
+only the copies (3)
++ "BD"
+! Those two copy the numbers. But in F and H no number is overwritten: is a copy needed then?
+""",
     ),
     also_right=r"""
 # a list
@@ -921,46 +903,30 @@ ORDER = Exercise(
         "after a power cut, under its right name.",
         "The metadata says that everything else is there, so it cannot be written before that.",
     ),
-    mistakes=(
-        Mistake(
-            "delete first",
-            "EBDCA",
-            "Between E and A there is no checkpoint of step 100 at all, and writing the weights takes longest.",
-            1,
-        ),
-        Mistake(
-            "delete before the rename",
-            "BDCEA",
-            "Between E and A no folder has the name. It is a short moment, but one day the power will fail in it.",
-            1,
-        ),
-        Mistake(
-            "rename before the disk",
-            "BDACE",
-            "A file that you write is in memory first. A power cut between A and C leaves a folder with the right "
-            "name whose files may be empty: the rename may reach the disk before the files.",
-            1,
-        ),
-        Mistake(
-            "metadata first",
-            "DBCAE",
-            "The hashes of files that are not yet written are not known. And a kill during B would leave metadata "
-            "about files that do not exist.",
-            2,
-        ),
-        Mistake(
-            "metadata after the disk",
-            "BCDAE",
-            "Then the metadata itself may not be on the disk when the folder gets its name.",
-            1,
-        ),
-        Mistake(
-            "metadata after the name",
-            "BCADE",
-            "Between A and D the folder has the name but no metadata: it is not whole, and the old one has been "
-            "moved aside.",
-            2,
-        ),
+    mistakes=slips(
+        "BDCAE",
+        r"""
+delete first
++ "EBDCA"
+! Between E and A there is no checkpoint of step 100 at all, and writing the weights takes longest.
+delete before the rename
++ "BDCEA"
+! Between E and A no folder has the name. It is a short moment, but one day the power will fail in it.
+rename before the disk
++ "BDACE"
+! A file that you write is in memory first. A power cut between A and C leaves a folder with the right name whose files
+! may be empty: the rename may reach the disk before the files.
+metadata first (2)
++ "DBCAE"
+! The hashes of files that are not yet written are not known. And a kill during B would leave metadata about files that
+! do not exist.
+metadata after the disk
++ "BCDAE"
+! Then the metadata itself may not be on the disk when the folder gets its name.
+metadata after the name (2)
++ "BCADE"
+! Between A and D the folder has the name but no metadata: it is not whole, and the old one has been moved aside.
+""",
     ),
     also_right=r"""
 # a list
