@@ -84,7 +84,7 @@ class Wire:
     adds: bool = False
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Box:
     """One inner value at one token (and in one head).
 
