@@ -1,6 +1,6 @@
 """Exercises of notebook 01: derivatives."""
 
-from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
+from mlx_grpo_kit.course.exercise import Exercise, drawn
 from mlx_grpo_kit.course.slips import slips
 
 
@@ -223,48 +223,34 @@ BY_EYE = Exercise(
         "Let a grow from 2 to 3 and leave b and c alone. What was L before, and what is it after?",
         "L goes from 4 to 1: the slope for a is -3, which is b. Look at b in the same way; c is the easy one.",
     ),
-    mistakes=(
-        Mistake(
-            "the numbers themselves",
-            (2.0, -3.0, 10.0),
-            "Those are the values of a, b and c. The exercise asks how fast L changes when each of them grows.",
-        ),
-        Mistake(
-            "swapped",
-            (2.0, -3.0, 1.0),
-            "Almost: when a grows by 1, a * b grows by b. The first two are swapped.",
-            hint=2,
-        ),
-        Mistake(
-            "c by its size",
-            (-3.0, 2.0, 10.0),
-            "The first two are right. When c grows by 1, by how much does a * b + c grow? The size of c does not "
-            "matter.",
-            hint=2,
-        ),
-        Mistake(
-            "sign",
-            (3.0, 2.0, 1.0),
-            "When a grows, a * b becomes more negative, because b is -3: that slope has a minus sign.",
-            hint=2,
-        ),
-        Mistake(
-            "c is constant",
-            (-3.0, 2.0, 0.0),
-            "c is one of the knobs here: when it grows by 1, so does L.",
-            hint=2,
-        ),
-        Mistake("results", (1.0, 6.0, 5.0), "Those are the new values of L. By how much did L change from 4?"),
-        Mistake(
-            "for a nudge",
-            (-0.03, 0.02, 0.01),
-            "That is how far L moves when each number moves by 0.01. Per unit, L moves a hundred times as far.",
-        ),
-        Mistake(
-            "results of a nudge",
-            (3.97, 4.02, 4.01),
-            "Those are the new values of L. By how much did it change from 4, and how much is that per unit?",
-        ),
+    mistakes=slips(
+        (-3.0, 2.0, 1.0),
+        r"""
+the numbers themselves
++ (2.0, -3.0, 10.0)
+! Those are the values of a, b and c. The exercise asks how fast L changes when each of them grows.
+swapped (2)
++ (2.0, -3.0, 1.0)
+! Almost: when a grows by 1, a * b grows by b. The first two are swapped.
+c by its size (2)
++ (-3.0, 2.0, 10.0)
+! The first two are right. When c grows by 1, by how much does a * b + c grow? The size of c does not matter.
+sign (2)
++ (3.0, 2.0, 1.0)
+! When a grows, a * b becomes more negative, because b is -3: that slope has a minus sign.
+c is constant (2)
++ (-3.0, 2.0, 0.0)
+! c is one of the knobs here: when it grows by 1, so does L.
+results
++ (1.0, 6.0, 5.0)
+! Those are the new values of L. By how much did L change from 4?
+for a nudge
++ (-0.03, 0.02, 0.01)
+! That is how far L moves when each number moves by 0.01. Per unit, L moves a hundred times as far.
+results of a nudge
++ (3.97, 4.02, 4.01)
+! Those are the new values of L. By how much did it change from 4, and how much is that per unit?
+""",
     ),
     explain="In a product, the slope for one factor is the other factor; in a sum, each slope is 1. Chapter 02 "
     "builds on these two rules.",

@@ -105,33 +105,28 @@ BY_HAND = Exercise(
         "by the slope that e got.",
         "For a: 4 * 3 = 12. For b: 1 * 3 = 3.",
     ),
-    mistakes=(
-        Mistake(
-            "only the last step",
-            (4.0, 1.0, 1.0, 2.0),
-            "The first three are the slopes of d. To get the slopes of L, multiply them by f.",
-            hint=2,
-        ),
-        Mistake(
-            "product not swapped",
-            (3.0, 12.0, 3.0, 2.0),
-            "The slopes for a and b are swapped: in a product the slope for one factor is the other.",
-            hint=2,
-        ),
-        Mistake(
-            "sum as a product",
-            (12.0, 3.0, -6.0, 2.0),
-            "c is added, so it gets the slope of d unchanged: 3. The size of c does not matter.",
-            hint=2,
-        ),
-        Mistake(
-            "c as seen from d",
-            (12.0, 3.0, 1.0, 2.0),
-            "1 is the slope of d for c. To get the slope of L, multiply it by f.",
-            hint=2,
-        ),
-        Mistake("f by its own size", (12.0, 3.0, 3.0, 3.0), "When f grows by 1, L grows by d: what is d?"),
-        Mistake("the first graph", (6.0, -4.0, -2.0, 4.0), "Those are the slopes for the numbers of the first graph."),
+    mistakes=slips(
+        (12.0, 3.0, 3.0, 2.0),
+        r"""
+only the last step (2)
++ (4.0, 1.0, 1.0, 2.0)
+! The first three are the slopes of d. To get the slopes of L, multiply them by f.
+product not swapped (2)
++ (3.0, 12.0, 3.0, 2.0)
+! The slopes for a and b are swapped: in a product the slope for one factor is the other.
+sum as a product (2)
++ (12.0, 3.0, -6.0, 2.0)
+! c is added, so it gets the slope of d unchanged: 3. The size of c does not matter.
+c as seen from d (2)
++ (12.0, 3.0, 1.0, 2.0)
+! 1 is the slope of d for c. To get the slope of L, multiply it by f.
+f by its own size
++ (12.0, 3.0, 3.0, 3.0)
+! When f grows by 1, L grows by d: what is d?
+the first graph
++ (6.0, -4.0, -2.0, 4.0)
+! Those are the slopes for the numbers of the first graph.
+""",
     ),
     also_right=r"""
 import torch

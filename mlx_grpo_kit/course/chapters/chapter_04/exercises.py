@@ -32,36 +32,25 @@ AXES_GONE = Exercise(
         "The sum over an axis removes that axis and keeps the others in their order: (2, 3, 4) without axis 0 is ...",
         "`keepdims=True` leaves a 1 in place of the axis. `axis=(0, 2)` removes two axes, and only axis 1 remains.",
     ),
-    mistakes=(
-        Mistake(
-            "keeps what it sums",
-            ((2,), (3,), (1, 3, 1), (2, 4)),
-            "You kept the named axis. The sum walks along this axis, so this is the axis that disappears.",
-        ),
-        Mistake(
-            "counts from 1",
-            ((3, 4), (2, 4), (2, 1, 4), (4,)),
-            "The first three are right. axis=(0, 2) names the first and the last axis, so the middle one remains.",
-            hint=2,
-        ),
-        Mistake(
-            "no keepdims",
-            ((3, 4), (2, 4), (2, 4), (3,)),
-            "The third has keepdims=True: the axis stays, with length 1.",
-            hint=2,
-        ),
-        Mistake(
-            "kept at the end",
-            ((3, 4), (2, 4), (2, 4, 1), (3,)),
-            "Three of the four are right. In the third the 1 stays where the axis was, in the middle.",
-            hint=2,
-        ),
-        Mistake(
-            "number for a shape",
-            ((3, 4), (2, 4), (2, 1, 4), 3),
-            "A shape with one axis is a tuple too: (3,), with a comma. (3) is the number 3.",
-            hint=2,
-        ),
+    mistakes=slips(
+        ((3, 4), (2, 4), (2, 1, 4), (3,)),
+        r"""
+keeps what it sums
++ ((2,), (3,), (1, 3, 1), (2, 4))
+! You kept the named axis. The sum walks along this axis, so this is the axis that disappears.
+counts from 1 (2)
++ ((3, 4), (2, 4), (2, 1, 4), (4,))
+! The first three are right. axis=(0, 2) names the first and the last axis, so the middle one remains.
+no keepdims (2)
++ ((3, 4), (2, 4), (2, 4), (3,))
+! The third has keepdims=True: the axis stays, with length 1.
+kept at the end (2)
++ ((3, 4), (2, 4), (2, 4, 1), (3,))
+! Three of the four are right. In the third the 1 stays where the axis was, in the middle.
+number for a shape (2)
++ ((3, 4), (2, 4), (2, 1, 4), 3)
+! A shape with one axis is a tuple too: (3,), with a comma. (3) is the number 3.
+""",
     ),
 )
 
@@ -80,36 +69,26 @@ DO_THEY_FIT = Exercise(
         "In the third pair, the 2 is below the 6. In the last pair, (3, 1) is below (1, 2), and there is nothing "
         "below the 4.",
     ),
-    mistakes=(
-        Mistake(
-            "on the left",
-            ((3, 5), None, (2, 6), None),
-            "You aligned the shapes on the left. Broadcasting aligns them on the right.",
-        ),
-        Mistake(
-            "third fits",
-            ((3, 5), (2, 6), (2, 6), (4, 3, 2)),
-            "Look at the third pair: the lengths on the right are 6 and 2. It does not help that the first axis is "
-            "a 2 too, nor that 6 is three times 2.",
-            hint=2,
-        ),
-        Mistake(
-            "the last does not fit",
-            ((3, 5), (2, 6), None, None),
-            "Three of the four are right. Look at the last pair again: (3, 1) is below (1, 2), and each of these "
-            "columns has a 1.",
-            hint=2,
-        ),
-        Mistake(
-            "the first does not fit",
-            (None, (2, 6), None, (4, 3, 2)),
-            "Look at the first pair: both shapes can stretch at the same time, each along a different axis.",
-        ),
-        Mistake(
-            "ones do not stretch",
-            (None, (2, 6), None, None),
-            "A 1 stretches to any length, in either shape, and in both at the same time.",
-        ),
+    mistakes=slips(
+        ((3, 5), (2, 6), None, (4, 3, 2)),
+        r"""
+on the left
++ ((3, 5), None, (2, 6), None)
+! You aligned the shapes on the left. Broadcasting aligns them on the right.
+third fits (2)
++ ((3, 5), (2, 6), (2, 6), (4, 3, 2))
+! Look at the third pair: the lengths on the right are 6 and 2. It does not help that the first axis is a 2 too, nor
+! that 6 is three times 2.
+the last does not fit (2)
++ ((3, 5), (2, 6), None, None)
+! Three of the four are right. Look at the last pair again: (3, 1) is below (1, 2), and each of these columns has a 1.
+the first does not fit
++ (None, (2, 6), None, (4, 3, 2))
+! Look at the first pair: both shapes can stretch at the same time, each along a different axis.
+ones do not stretch
++ (None, (2, 6), None, None)
+! A 1 stretches to any length, in either shape, and in both at the same time.
+""",
     ),
 )
 

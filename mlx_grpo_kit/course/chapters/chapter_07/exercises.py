@@ -22,24 +22,25 @@ SHRUG = Exercise(
     solution=math.log(10),
     hints=("Ten equal probabilities that sum to 1: each is 1/10.", "`-math.log(1 / 10)`, which is `math.log(10)`."),
     mistakes=(
-        Mistake(
-            "rounded",
-            2.3,
-            "That is the right number, rounded. Leave the digits to the machine: write the expression.",
-            2,
-        ),
-        Mistake(
-            "less",
-            2.303,
-            "That is the right number, rounded. Leave the digits to the machine: write the expression itself.",
-            2,
+        *slips(
+            math.log(10),
+            r"""
+rounded (2)
++ 2.3
+! That is the right number, rounded. Leave the digits to the machine: write the expression.
+less (2)
++ 2.303
+! That is the right number, rounded. Leave the digits to the machine: write the expression itself.
+probability (2)
++ 0.1
+! That is the probability. The loss is minus its logarithm.
+base ten (2)
++ 1.0
+! That is the logarithm to base 10. `math.log` is the natural logarithm, to base e.
+""",
         ),
         Mistake(
             "no minus", -math.log(10), "The logarithm of a probability is negative, so the loss has a minus sign.", 2
-        ),
-        Mistake("probability", 0.1, "That is the probability. The loss is minus its logarithm.", 2),
-        Mistake(
-            "base ten", 1.0, "That is the logarithm to base 10. `math.log` is the natural logarithm, to base e.", 2
         ),
         Mistake(
             "base two",
@@ -886,39 +887,27 @@ VERDICTS = Exercise(
         "both sides compute the same thing, but neither learns. What do they share?",
         "A shows up in a gradient, so it is backward. C shows up in the loss, so it is forward. B is the optimizer.",
     ),
-    mistakes=(
-        Mistake(
-            "D too",
-            ("backward", "optimizer", "forward", "forward"),
-            "A, B and C are right. But if D's forward were wrong, its loss would differ from torch's. What do both "
-            "sides of D share?",
-            2,
-        ),
-        Mistake(
-            "D optimizer",
-            ("backward", "optimizer", "forward", "optimizer"),
-            "A, B and C are right. But if D's optimizer were wrong, its weights would differ from torch's. What do "
-            "both sides of D share?",
-            2,
-        ),
-        Mistake(
-            "A forward",
-            ("forward", "optimizer", "forward", "data"),
-            "In A the loss agreed, and so did the gradients of the last layer: the forward pass is right.",
-            1,
-        ),
-        Mistake(
-            "A and C swapped",
-            ("forward", "optimizer", "backward", "data"),
-            "C's very first loss is wrong, before any backward pass, while A's is right.",
-            1,
-        ),
-        Mistake(
-            "B backward",
-            ("backward", "backward", "forward", "data"),
-            "In B every gradient of steps 1 and 2 agreed. What happens after the gradients?",
-            2,
-        ),
+    mistakes=slips(
+        ("backward", "optimizer", "forward", "data"),
+        r"""
+D too (2)
++ ("backward", "optimizer", "forward", "forward")
+! A, B and C are right. But if D's forward were wrong, its loss would differ from torch's. What do both sides of D
+! share?
+D optimizer (2)
++ ("backward", "optimizer", "forward", "optimizer")
+! A, B and C are right. But if D's optimizer were wrong, its weights would differ from torch's. What do both sides of D
+! share?
+A forward
++ ("forward", "optimizer", "forward", "data")
+! In A the loss agreed, and so did the gradients of the last layer: the forward pass is right.
+A and C swapped
++ ("forward", "optimizer", "backward", "data")
+! C's very first loss is wrong, before any backward pass, while A's is right.
+B backward (2)
++ ("backward", "backward", "forward", "data")
+! In B every gradient of steps 1 and 2 agreed. What happens after the gradients?
+""",
     ),
     explain=(
         "In D the labels belong to other images, as they do if you shuffle x and y in two different orders: there "

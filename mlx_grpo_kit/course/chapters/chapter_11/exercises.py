@@ -38,22 +38,19 @@ BY_HAND = Exercise(
         "(7, 0) and (5, 0).",
     ),
     mistakes=(
-        Mistake(
-            "sums", (12.0, 1.0, 12.0, 0.0), "Those are sums. The weights sum to 1, so the result is a weighted mean.", 1
-        ),
-        Mistake(
-            "one winner",
-            (4.0, 1 / 3, 7.0, 0.0),
-            "For (1000, 0) the 7 does not win alone: the 5 has the same key, so it has the same score and the same "
-            "weight.",
-            2,
-        ),
-        Mistake(
-            "nothing comes of nothing",
-            (0.0, 0.0, 6.0, 0.0),
-            "Scores of 0 are not weights of 0: e⁰ is 1. A query that looks for nothing in particular gets a bit of "
-            "everything.",
-            1,
+        *slips(
+            (4.0, 1 / 3, 6.0, 0.0),
+            r"""
+sums
++ (12.0, 1.0, 12.0, 0.0)
+! Those are sums. The weights sum to 1, so the result is a weighted mean.
+one winner (2)
++ (4.0, 1 / 3, 7.0, 0.0)
+! For (1000, 0) the 7 does not win alone: the 5 has the same key, so it has the same score and the same weight.
+nothing comes of nothing
++ (0.0, 0.0, 6.0, 0.0)
+! Scores of 0 are not weights of 0: e⁰ is 1. A query that looks for nothing in particular gets a bit of everything.
+""",
         ),
         *(
             Mistake(
