@@ -203,7 +203,7 @@ def test_names_whose_meaning_another_name_has(name, ours):
 
 @pytest.mark.parametrize(
     ("setting", "value", "ours"),
-    [("scale_rewards", False, "none"), ("scale_rewards", True, "group"), ("optim", "adamw_torch", "adamw")],
+    [("scale_rewards", False, "none"), ("scale_rewards", True, "group"), ("optim", "AdamW_torch", "adamw")],
 )
 def test_values_that_settings_have_elsewhere(setting, value, ours):
     with pytest.raises(ValueError, match=f"{setting} is {value!r}; expected one of .* here write '{ours}'"):
