@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
+import inspect
 import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Generator
-from contextlib import suppress
+from collections.abc import Coroutine, Generator, Iterator
+from concurrent import futures
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
+
+import anyio
 
 T = TypeVar("T")
 
@@ -98,16 +101,13 @@ class TrainFuture(Coroutine[Any, Any, T], Generic[T]):
     def __init__(self, operation: str, thread: threading.Thread):
         self.operation = operation
         self._thread, self._process = thread, os.getpid()
-        self._lock, self._over = threading.Lock(), threading.Event()
-        self._wakers: list[Callable[[], None]] = []
-        self._waiting = 0
-        self._value: T | None = None
-        self._failure: Failure | None = None
-        self._driven: Coroutine[Any, Any, T] | None = None
+        self._outcome: futures.Future[tuple[T | None, Failure | None]] = futures.Future()
+        self._lock, self._waiting = threading.Lock(), 0
+        self._coroutine: Coroutine[Any, Any, T] | None = None
 
     def done(self) -> bool:
         """True if the operation has ended, successfully or not."""
-        return self._over.is_set()
+        return self._outcome.done()
 
     async def result(self) -> T:
         """Wait for the operation and return its result.
@@ -116,23 +116,19 @@ class TrainFuture(Coroutine[Any, Any, T], Generic[T]):
             TrainingError: it failed, or an earlier one did.
             RuntimeError: neither trio nor asyncio is running; call `wait()` instead.
         """
-        self._refuse_to_hang()
-        event, schedule = _event_of_this_run()
-
-        def wake() -> None:
-            schedule(event.set)
-
-        with self._lock:
-            if self.done():
-                event.set()
-            else:
-                self._wakers.append(wake)
         try:
-            await event.wait()
-        finally:
-            with self._lock, suppress(ValueError):
-                self._wakers.remove(wake)
-        return self._outcome()
+            anyio.get_cancelled_exc_class()
+        except RuntimeError:
+            words = "A TrainFuture can only be awaited in trio or asyncio; elsewhere call its wait()."
+            raise RuntimeError(words) from None
+        over, limiter = threading.Event(), anyio.CapacityLimiter(1)  # any number of tasks may wait
+        with self._waited_for():
+            self._outcome.add_done_callback(lambda _: over.set())
+            try:
+                await anyio.to_thread.run_sync(over.wait, abandon_on_cancel=True, limiter=limiter)
+            finally:
+                over.set()  # a cancelled task leaves no thread that waits
+        return self._read()
 
     def wait(self, timeout: float | None = None) -> T:
         """Block until the operation has ended, and return its result. For code without trio.
@@ -141,17 +137,11 @@ class TrainFuture(Coroutine[Any, Any, T], Generic[T]):
             TrainingError: it failed, or an earlier one did.
             TimeoutError: it has not ended after `timeout` seconds; it continues.
         """
-        self._refuse_to_hang()
-        with self._lock:
-            self._waiting += 1
-        try:
-            over = self._over.wait(timeout)
-        finally:
-            with self._lock:
-                self._waiting -= 1
-        if not over:
+        with self._waited_for():
+            futures.wait([self._outcome], timeout)
+        if not self.done():
             raise TimeoutError(f"{self.operation} has not ended after {timeout} s; it continues.")
-        return self._outcome()
+        return self._read()
 
     def __await__(self) -> Generator[Any, Any, T]:
         return self.result().__await__()
@@ -159,67 +149,52 @@ class TrainFuture(Coroutine[Any, Any, T], Generic[T]):
     # trio.run(backend.save_checkpoint, step) and asyncio.create_task(backend.save_checkpoint(step)) take a coroutine.
 
     def send(self, value: Any) -> Any:
-        return self._drive("send", value)
+        return self._open().send(value)
 
     def throw(self, *error: Any) -> Any:
-        return self._drive("throw", *error)
+        return self._open().throw(*error)
 
-    def close(self) -> None:
-        if self._driven is not None:
-            self._driven.close()
+    def _open(self) -> Coroutine[Any, Any, T]:
+        if self._coroutine is None or inspect.getcoroutinestate(self._coroutine) == inspect.CORO_CLOSED:
+            self._coroutine = self.result()
+        return self._coroutine
 
-    def _drive(self, how: str, *arguments: Any) -> Any:
-        self._driven = self._driven or self.result()
-        try:
-            return getattr(self._driven, how)(*arguments)
-        except BaseException:  # it is over
-            self._driven = None
-            raise
+    def _read(self) -> T:
+        value, failure = self._outcome.result()
+        if failure is not None:
+            failure.tell(self.operation)
+        return value
 
-    def _outcome(self) -> T:
-        if self._failure is not None:
-            self._failure.tell(self.operation)
-        return self._value
-
-    def _refuse_to_hang(self) -> None:
-        if self.done():
-            return
-        if threading.current_thread() is self._thread:
+    @contextmanager
+    def _waited_for(self) -> Iterator[None]:
+        """In this context somebody waits, and will read the failure of the operation."""
+        if not self.done() and threading.current_thread() is self._thread:
             raise RuntimeError(
                 f"{self.operation} was waited for inside an earlier operation of the same backend, which would block "
                 "forever. Wait for it outside of the loss function."
             )
-        if os.getpid() != self._process:
+        if not self.done() and os.getpid() != self._process:
             raise RuntimeError(
                 f"{self.operation} was submitted before this process was forked, and its thread runs in the parent "
                 "process. Wait for it there."
             )
+        with self._lock:
+            self._waiting += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._waiting -= 1
 
     def _set(self, value: T | None, failure: Failure | None = None) -> None:
         """Set the outcome; called by the worker. Only the first outcome counts."""
         with self._lock:
             if self.done():
                 return
-            self._value, self._failure = value, failure
-            self._over.set()
-            wakers, self._wakers = self._wakers, []
-            if failure is not None and (wakers or self._waiting):
+            if failure is not None and self._waiting:
                 failure.seen = True
-        for wake in wakers:
-            with suppress(RuntimeError):  # the run that waited has ended
-                wake()
+            self._outcome.set_result((value, failure))
 
     def __repr__(self) -> str:
-        state = "waiting" if not self.done() else "failed" if self._failure else "done"
+        state = "waiting" if not self.done() else "failed" if self._outcome.result()[1] else "done"
         return f"<TrainFuture {self.operation}: {state}>"
-
-
-def _event_of_this_run() -> tuple[Any, Callable[[Callable[[], None]], Any]]:
-    """An event of the caller's trio or asyncio run, and a function that sets it from another thread."""
-    trio = sys.modules.get("trio")  # inside a run of trio it is already imported
-    if trio is not None and trio.lowlevel.in_trio_run():  # check trio first: in a notebook, asyncio runs around it
-        return trio.Event(), trio.lowlevel.current_trio_token().run_sync_soon
-    try:
-        return asyncio.Event(), asyncio.get_running_loop().call_soon_threadsafe
-    except RuntimeError:
-        raise RuntimeError("A TrainFuture can only be awaited in trio or asyncio; elsewhere call its wait().") from None
