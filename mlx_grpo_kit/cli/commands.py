@@ -80,7 +80,7 @@ def _train(options: argparse.Namespace) -> int:
         raise ValueError(f"--processes is {options.processes}, and torchrun has started the processes. Leave it out.")
     if options.processes and "MLX_RANK" not in os.environ:
         return _train_in_processes(options)
-    from mlx_grpo_kit.cli.training_run import train
+    from mlx_grpo_kit.cli.train import train
 
     _find_tasks_here()
     given = {name: value for name in rules_of(GRPOConfig) if (value := getattr(options, name)) is not None}

@@ -335,7 +335,7 @@ def load_file_as_torch(file):
 
 
 def test_a_machine_that_is_too_small_is_told(model, task, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("mlx_grpo_kit.cli.run_start.machine_memory", lambda: 100_000)
+    monkeypatch.setattr("mlx_grpo_kit.cli.start.machine_memory", lambda: 100_000)
     assert main(arguments(model, task, tmp_path / "out", "--max-steps", "1", "--optim", "adafactor")) == 0
     error = capsys.readouterr().err
     assert "This machine has 100 kB of memory: the run may be killed. To use less, try --gradient-checkp" in error

@@ -11,7 +11,7 @@ from typing import Any
 
 from mlx_grpo_kit.cli.processes import LOST, end_with_parent
 from mlx_grpo_kit.cli.run_report import NoReport, Report, RunFailedError
-from mlx_grpo_kit.cli.run_start import fresh, resumed
+from mlx_grpo_kit.cli.start import fresh, resumed
 from mlx_grpo_kit.cli.stopping import StopSignal
 from mlx_grpo_kit.cli.terminal import say
 from mlx_grpo_kit.cli.typed import together, way_on
