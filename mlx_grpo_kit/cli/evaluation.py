@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from mlx_grpo_kit.cli.parser import EVAL_PROBLEMS
-from mlx_grpo_kit.cli.run_task import fitted, named_task, put_as_chat, task_of, with_room
+from mlx_grpo_kit.cli.start import fitted, named_task, put_as_chat, task_of, with_room
 from mlx_grpo_kit.files import check_regular, write_file
 from mlx_grpo_kit.grpo import GRPOConfig
 from mlx_grpo_kit.grpo.evaluation import Evaluation, evaluate

@@ -26,7 +26,7 @@ from safetensors.numpy import load_file
 from mlx_grpo_kit.cli import main
 from mlx_grpo_kit.cli.display import RunDisplay, clock, sparkline
 from mlx_grpo_kit.cli.parser import build_parser
-from mlx_grpo_kit.cli.stopping import StopSignal
+from mlx_grpo_kit.cli.train import StopSignal
 from mlx_grpo_kit.files import MANIFEST
 from mlx_grpo_kit.grpo import LOSS_TYPES, GRPOConfig, GRPOTrainer
 from mlx_grpo_kit.grpo.optimizer import OPTIMIZERS

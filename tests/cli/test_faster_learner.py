@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from mlx_grpo_kit.cli import faster_learner as module
+from mlx_grpo_kit.cli import start as module
 from mlx_grpo_kit.cli import main
-from mlx_grpo_kit.cli.faster_learner import faster_learner
+from mlx_grpo_kit.cli.start import faster_learner
 from mlx_grpo_kit.grpo import GRPOConfig
 from mlx_grpo_kit.grpo.processes import World
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params, save_pretrained

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from mlx_grpo_kit.cli.processes import ring
-from mlx_grpo_kit.cli.run_report import NoReport, Report
+from mlx_grpo_kit.cli.train import NoReport, Report
 from mlx_grpo_kit.grpo import TrainingDivergedError
 from mlx_grpo_kit.grpo.processes import ProcessLostError
 from mlx_grpo_kit.tasks import TaskError
