@@ -108,13 +108,13 @@ def _train_in_processes(options: argparse.Namespace) -> int:
 
 
 def _generate(options: argparse.Namespace) -> int:
-    from mlx_grpo_kit.cli.generation import run
+    from mlx_grpo_kit.cli.generate import run
 
     return run(options)
 
 
 def _evaluate(options: argparse.Namespace) -> int:
-    from mlx_grpo_kit.cli.evaluation import run
+    from mlx_grpo_kit.cli.evaluate import run
 
     _find_tasks_here()
     return run(options)
