@@ -13,7 +13,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
+from importlib import import_module
 
 from mlx_grpo_kit.cli.parser import EVAL_EVERY, EVAL_PROBLEMS, SAVE_EVERY, build_parser
 from mlx_grpo_kit.cli.terminal import escaped, open_standard_streams, say
@@ -22,8 +22,7 @@ from mlx_grpo_kit.grpo.recipe import MAX_STEPS
 from mlx_grpo_kit.grpo.settings import rules_of
 from mlx_grpo_kit.runs.record import KEEP
 
-# MLX, rich and the kit's own parts are imported inside the commands, so that --help and errors about typing appear at
-# once.
+# The file of a command is imported once the command line is right: --help and errors about typing appear at once.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,7 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: say(f"warning: {escaped(str(message))}")
         try:
-            return COMMANDS[options.command](options)
+            if options.command == "train":
+                return _train(options)
+            return import_module(f"mlx_grpo_kit.cli.{options.command}").run(options)
         except KeyboardInterrupt:
             say("Stopped.")
             return 128 + signal.SIGINT
@@ -82,7 +83,6 @@ def _train(options: argparse.Namespace) -> int:
         return _train_in_processes(options)
     from mlx_grpo_kit.cli.train import train
 
-    _find_tasks_here()
     given = {name: value for name in rules_of(GRPOConfig) if (value := getattr(options, name)) is not None}
     args = {name: None if value == math.inf else value for name, value in given.items()}
     if options.enable_thinking is not None:
@@ -105,55 +105,3 @@ def _train_in_processes(options: argparse.Namespace) -> int:
     except ProcessDiedError as error:
         begun = folder.written_at() not in (None, before) or options.resume
         raise ProcessDiedError(f"{error} {way_on(folder, together(options), begun)}") from error
-
-
-def _generate(options: argparse.Namespace) -> int:
-    from mlx_grpo_kit.cli.generate import run
-
-    return run(options)
-
-
-def _evaluate(options: argparse.Namespace) -> int:
-    from mlx_grpo_kit.cli.evaluate import run
-
-    _find_tasks_here()
-    return run(options)
-
-
-def _find_tasks_here() -> None:
-    """Make your own tasks in the current folder importable, as with `python -m`."""
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-
-
-def _fuse(options: argparse.Namespace) -> int:
-    from mlx_grpo_kit.cli.fuse import fuse
-    from mlx_grpo_kit.grpo.recipe import model_folder
-    from mlx_grpo_kit.runs.folder import check_writable
-
-    check_writable(options.output)
-    folder = fuse(options.adapter, options.output, options.model and model_folder(options.model), options.dtype)
-    print(f"{folder} is now a Hugging Face folder.")
-    return 0
-
-
-def _lab(options: argparse.Namespace) -> int:
-    from mlx_grpo_kit.cli.lab import lab
-
-    return lab(Path(options.folder), options.no_browser, options.fresh, options.copy_only)
-
-
-def _doctor(options: argparse.Namespace) -> int:
-    from mlx_grpo_kit.cli import doctor
-
-    return doctor.main()
-
-
-COMMANDS = {
-    "train": _train,
-    "generate": _generate,
-    "evaluate": _evaluate,
-    "fuse": _fuse,
-    "lab": _lab,
-    "doctor": _doctor,
-}

@@ -80,7 +80,7 @@ def run_doctor() -> Report:
     return Report((python, *_check_packages(), _check_models(), _check_kernel(), *_check_mlx(), _check_browser()))
 
 
-def main() -> int:
+def run(options: object = None) -> int:
     """Print the report and return the exit status: 1 if something required is broken."""
     report = run_doctor()
     try:
@@ -335,4 +335,4 @@ def _check_browser() -> Finding:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run())

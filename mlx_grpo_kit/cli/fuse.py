@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 from pathlib import Path
 
+from mlx_grpo_kit.grpo.recipe import model_folder
 from mlx_grpo_kit.qwen3 import dequantize, load_adapters, load_pretrained, load_tokenizer, merge, save_pretrained
 from mlx_grpo_kit.qwen3.adapter_base import base_of, bases_of
 from mlx_grpo_kit.qwen3.adapters import warn_of_rounding
 from mlx_grpo_kit.qwen3.params import cast_floats, check_finite
+from mlx_grpo_kit.runs.folder import check_writable
 from mlx_grpo_kit.runtime import mx
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command and return the exit status."""
+    check_writable(options.output)
+    folder = fuse(options.adapter, options.output, options.model and model_folder(options.model), options.dtype)
+    print(f"{folder} is now a Hugging Face folder.")
+    return 0
 
 
 def fuse(

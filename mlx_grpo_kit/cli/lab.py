@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import os
@@ -139,26 +140,27 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names) if len(names) < 6 else f"{len(names)} notebooks"
 
 
-def lab(folder: Path, no_browser: bool = False, fresh: bool = False, copy_only: bool = False) -> int:
+def run(options: argparse.Namespace) -> int:
     """Copy the course, run the doctor, and start JupyterLab in this process. Return 1 if the doctor finds a problem.
 
-    With `copy_only`, and inside a JupyterHub, the course is copied and nothing is started: a second server there would
+    With --copy-only, and inside a JupyterHub, the course is copied and nothing is started: a second server there would
     have an address that no browser outside reaches.
 
     Raises ImportError, which names the extra, if JupyterLab is needed and not installed.
     """
     from mlx_grpo_kit.cli import doctor
 
+    folder, no_browser, copy_only = Path(options.folder), options.no_browser, options.copy_only
     hub = any(name.startswith("JUPYTERHUB_") for name in os.environ)
     if not (copy_only or hub) and find_spec("jupyterlab") is None:
         raise ImportError(f"lab needs jupyterlab, which is not installed. Install it: {install('course')}")
-    _report(folder, copy_course(folder, fresh))
+    _report(folder, copy_course(folder, options.fresh))
     if copy_only or hub:
         if hub:
             print("This is a JupyterHub, whose JupyterLab is already open, so no other one was started.")
         print(f"Open {folder / FIRST} in JupyterLab's file browser.")
         return 0
-    if doctor.main() != 0:
+    if doctor.run() != 0:
         return 1
     folder = folder.resolve()
     root = Path.cwd() if folder.is_relative_to(Path.cwd()) else folder

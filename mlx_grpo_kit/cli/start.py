@@ -6,6 +6,7 @@ import argparse
 import math
 import os
 import platform
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -255,7 +256,12 @@ def faster_learner(trainer: GRPOTrainer, given: Mapping[str, Any]) -> str:
 
 
 def named_task(options: argparse.Namespace) -> tuple[str | None, dict[str, Any] | None]:
-    """The task's name and arguments from the command line, with absolute paths; None if not given."""
+    """The task's name and arguments from the command line, with absolute paths; None if not given.
+
+    From then on your own tasks in the current folder can be imported, as with `python -m`.
+    """
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
     name, args = options.task, dict(options.task_args or [])
     if options.data:
         if name in TASKS:

@@ -350,17 +350,17 @@ def test_tokens_are_shown_as_they_come(monkeypatch):
     import io
     import sys
 
-    from mlx_grpo_kit.cli import generation
+    from mlx_grpo_kit.cli import generate as command
 
     terminal, seen = io.StringIO(), []
-    tokens = generation.generate_tokens
+    tokens = command.generate_tokens
 
     def watched(*args, **kwargs):
         for step in tokens(*args, **kwargs):
             seen.append(terminal.getvalue())
             yield step
 
-    monkeypatch.setattr(generation, "generate_tokens", watched)
+    monkeypatch.setattr(command, "generate_tokens", watched)
     monkeypatch.setattr(sys, "stdout", terminal)
     assert main(["generate", "--model", "tiny", "12+34="]) == 0
     assert seen == ["12+34=", "12+34=4", "12+34=46"]
@@ -378,7 +378,7 @@ def test_tokens_are_shown_as_they_come(monkeypatch):
 )
 def test_sampling_follows_the_folder(options, changes, capsys, monkeypatch):
     """tiny-chat's generation_config.json is Qwen3's; each option replaces one of its settings, as in transformers."""
-    from mlx_grpo_kit.cli import generation
+    from mlx_grpo_kit.cli import generate as command
 
     theirs = GenerationConfig.from_pretrained(TINY_CHAT)
     assert theirs.do_sample
@@ -393,7 +393,7 @@ def test_sampling_follows_the_folder(options, changes, capsys, monkeypatch):
         return seeing
 
     for name in ("generate", "generate_tokens"):
-        monkeypatch.setattr(generation, name, seen_by(getattr(generation, name)))
+        monkeypatch.setattr(command, name, seen_by(getattr(command, name)))
     assert main(["generate", "--model", "tiny-chat", "--chat", "--max-new-tokens", "1", *options, QUESTION]) == 0
     assert seen == [SamplingConfig(1, **expected | changes)]
 

@@ -1161,7 +1161,7 @@ def test_closed_standard_streams(model):
 
 
 def test_doctor_is_the_modules_own(monkeypatch):
-    monkeypatch.setattr("mlx_grpo_kit.cli.doctor.main", lambda: 7)
+    monkeypatch.setattr("mlx_grpo_kit.cli.doctor.run", lambda options: 7)
     assert main(["doctor"]) == 7
 
 

@@ -79,7 +79,7 @@ def test_versions_speed_and_library_are_shown(report):
 def test_exit_status_and_printed_text(state, status, monkeypatch, capsys):
     finding = doctor.Finding("Thing [x]", state, "its detail", "" if state == "ok" else "repair --it 'now[all]'")
     monkeypatch.setattr(doctor, "run_doctor", lambda: doctor.Report((finding,)))
-    assert doctor.main() == status
+    assert doctor.run() == status
     printed = capsys.readouterr().out
     assert "Thing [x]" in printed
     assert ("repair --it 'now[all]'" in printed) == (state != "ok")
@@ -90,7 +90,7 @@ def test_it_prints_without_rich_too(monkeypatch, capsys):
     report = doctor.Report((doctor.Finding("Thing", "broken", "its detail", "repair it"),))
     monkeypatch.setattr(doctor, "run_doctor", lambda: report)
     monkeypatch.setitem(sys.modules, "rich.console", None)
-    assert doctor.main() == 1
+    assert doctor.run() == 1
     assert capsys.readouterr().out == str(report) + "\n"
 
 

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from mlx_grpo_kit.cli import start as module
 from mlx_grpo_kit.cli import main
+from mlx_grpo_kit.cli import start as module
 from mlx_grpo_kit.cli.start import faster_learner
 from mlx_grpo_kit.grpo import GRPOConfig
 from mlx_grpo_kit.grpo.processes import World

@@ -40,7 +40,7 @@ def started(monkeypatch):
     seen = {}
     for name in [name for name in os.environ if name.startswith("JUPYTERHUB_")]:
         monkeypatch.delenv(name)
-    monkeypatch.setattr(doctor, "main", lambda: 0)
+    monkeypatch.setattr(doctor, "run", lambda: 0)
     monkeypatch.setattr(os, "execve", lambda program, command, environment: seen.update(command=command, **environment))
     return seen
 
@@ -271,7 +271,7 @@ def test_the_terminal_says_what_was_done_to_each_notebook(course, started, tmp_p
 
 
 def test_jupyterlab_does_not_start_on_a_machine_that_is_broken(course, started, tmp_path, monkeypatch):
-    monkeypatch.setattr(doctor, "main", lambda: 1)
+    monkeypatch.setattr(doctor, "run", lambda: 1)
     assert main(["lab", str(tmp_path / "course")]) == 1
     assert started == {}
 

@@ -13,7 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from mlx_grpo_kit.cli import main, run_report, run_start, run_task
+from mlx_grpo_kit.cli import main, start
+from mlx_grpo_kit.cli import train as train_file
 from mlx_grpo_kit.cli.run_curves import curves
 from mlx_grpo_kit.files import check_saved, read_json, read_manifest, replaced_folder, write_file
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
@@ -76,17 +77,17 @@ class Counter:
 @pytest.fixture
 def train(monkeypatch):
     """train(output, *options) -> exit status of a run of 5 steps with a checkpoint at every second."""
-    monkeypatch.setattr(run_start, "new_trainer", lambda settings, task, world: Counter(GRPOConfig(**settings.args)))
-    monkeypatch.setattr(run_start, "say_what_it_takes", lambda *_: None)
-    monkeypatch.setattr(run_start, "faster_learner", lambda *_: "")
+    monkeypatch.setattr(start, "new_trainer", lambda settings, task, world: Counter(GRPOConfig(**settings.args)))
+    monkeypatch.setattr(start, "say_what_it_takes", lambda *_: None)
+    monkeypatch.setattr(start, "faster_learner", lambda *_: "")
     monkeypatch.setattr(GRPOTrainer, "resume", Counter.resume)
     monkeypatch.setattr(Counter.train, "__doc__", None)
     monkeypatch.setattr(
-        run_report, "draw_curves", lambda out, title: write_file(out.picture, str(len(out.measured())).encode())
+        train_file, "draw_curves", lambda out, title: write_file(out.picture, str(len(out.measured())).encode())
     )
-    monkeypatch.setattr(run_report, "RunDisplay", lambda *_, **__: Silence())
+    monkeypatch.setattr(train_file, "RunDisplay", lambda *_, **__: Silence())
     task = get_task("addition")
-    monkeypatch.setattr(run_task, "get_task", lambda name, **args: task)
+    monkeypatch.setattr(start, "get_task", lambda name, **args: task)
 
     def train(output, *options):
         new = [] if "--resume" in options else ["--max-steps", "5", "--save-every", "2", "--eval-every", "1"]
@@ -271,7 +272,7 @@ def test_nobody_else_gets_the_folder_from_the_very_start(train, tmp_path, monkey
         seen.append([train(output), train(output, "--overwrite"), train(output, "--resume")])
         return Counter(GRPOConfig(**settings.args))
 
-    monkeypatch.setattr(run_start, "new_trainer", slow)
+    monkeypatch.setattr(start, "new_trainer", slow)
     assert train(output, "--seed", "1") == 0
     assert seen == [[2, 2, 2]]
     assert capsys.readouterr().err.count("Another process is training in") == 3
@@ -279,7 +280,7 @@ def test_nobody_else_gets_the_folder_from_the_very_start(train, tmp_path, monkey
 
 
 def test_a_run_that_fails_to_start_leaves_no_folder(train, tmp_path, monkeypatch):
-    monkeypatch.setattr(run_start, "new_trainer", lambda *_: (_ for _ in ()).throw(ValueError("no model")))
+    monkeypatch.setattr(start, "new_trainer", lambda *_: (_ for _ in ()).throw(ValueError("no model")))
     (tmp_path / "mine").mkdir()
     assert train(tmp_path / "runs" / "out") == 2
     assert train(tmp_path / "mine") == 2
