@@ -119,29 +119,16 @@ def generate(
         check_whole("completion_batch_size", completion_batch_size)
         if completion_batch_size < 1:
             raise ValueError(f"completion_batch_size is {completion_batch_size}; expected at least 1.")
+    how = {"sampling": sampling, "stop": stop, "seed": seed, "num_rows": num_rows, "decoder": decoder}
     if completion_batch_size is not None and len(prompts) > completion_batch_size:
-        eos_token_ids = _checked_ends(config, eos_token_ids)
+        how["eos_token_ids"] = _checked_ends(config, eos_token_ids)
         pieces = []
         for start in range(0, len(prompts), completion_batch_size):
-            pieces.append(
-                generate(
-                    config,
-                    params,
-                    prompts[start : start + completion_batch_size],
-                    sampling=sampling,
-                    eos_token_ids=eos_token_ids,
-                    stop=stop,
-                    reply=_for_rows_from(start, reply),
-                    seed=seed,
-                    first_row=first_row + start,
-                    num_rows=num_rows,
-                    decoder=decoder,
-                )
-            )
+            piece, replies = prompts[start : start + completion_batch_size], _for_rows_from(start, reply)
+            pieces.append(generate(config, params, piece, reply=replies, first_row=first_row + start, **how))
         return Rollout(*([row for piece in pieces for row in getattr(piece, f.name)] for f in fields(Rollout)))
-    how = {"eos_token_ids": eos_token_ids, "stop": stop, "reply": reply, "seed": seed}
-    rows = {"first_row": first_row, "num_rows": num_rows}
-    steps = [*generate_tokens(config, params, prompts, sampling=sampling, decoder=decoder, **how, **rows)]
+    how |= {"eos_token_ids": eos_token_ids, "reply": reply, "first_row": first_row}
+    steps = [*generate_tokens(config, params, prompts, **how)]
     tokens, logps, entropies, ended, drawn = (np.stack(each, axis=1) for each in zip(*steps, strict=True))
     finished = ended[:, -1]
     lengths = np.where(finished, ended.argmax(axis=1) + 1, ended.shape[1]).tolist()
@@ -197,9 +184,8 @@ def generate_tokens(
     num_rows = len(prompts) if num_rows is None else num_rows
     for name, number in (("first_row", first_row), ("num_rows", num_rows)):
         check_whole(name, number)
-    if (
-        not 0 <= first_row <= num_rows - len(prompts)
-    ):  # missing keys would be broadcast, so rows would get equal random numbers
+    # Missing keys would be broadcast, so rows would get equal random numbers.
+    if not 0 <= first_row <= num_rows - len(prompts):
         raise ValueError(
             f"first_row is {first_row}; {len(prompts)} prompts from there on do not fit into a batch of {num_rows} "
             "rows."

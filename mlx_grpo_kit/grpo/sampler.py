@@ -10,9 +10,9 @@ from typing import Protocol
 import numpy as np
 
 from mlx_grpo_kit.generation import Rollout, SamplingConfig, generate, stop_at
-from mlx_grpo_kit.generation.generate import Reply
 from mlx_grpo_kit.grpo.batch import Completions, Conversation, last_turn
 from mlx_grpo_kit.grpo.config import GRPOConfig
+from mlx_grpo_kit.grpo.conversations import Conversations
 from mlx_grpo_kit.grpo.learners import decoder_class
 from mlx_grpo_kit.grpo.memory import completion_batch_size
 from mlx_grpo_kit.grpo.policy import Policy
@@ -66,13 +66,9 @@ class PolicySampler:
         with self.world.together(TaskError, ValueError):
             problems, prompts, seed = self.draw(step, attempt, groups)
             if len(own):
-                rows, sampling = (
-                    slice(own.start * size, own.stop * size),
-                    self.args.sampling(self.max_completion_length),
-                )
-                completions = self.complete(
-                    policy, problems[rows], prompts[rows], sampling, seed, rows.start, groups * size
-                )
+                rows, sampling = own.start * size, self.args.sampling(self.max_completion_length)
+                mine = slice(rows, own.stop * size)
+                completions = self.complete(policy, problems[mine], prompts[mine], sampling, seed, rows, groups * size)
         return self._of_all(problems, completions)
 
     def draw(
@@ -106,40 +102,36 @@ class PolicySampler:
         first_row: int = 0,
         num_rows: int | None = None,
     ) -> Completions:
-        """One completion per problem. `first_row` and `num_rows` tell which part of a larger batch these are."""
-        rollout = self.rollout(policy, problems, prompts, sampling, seed, first_row, num_rows)
-        return self.completions(problems, prompts, rollout)
+        """One completion per problem. `first_row` and `num_rows` tell which part of a larger batch these are.
 
-    def rollout(
-        self,
-        policy: Policy,
-        problems: Sequence[Problem],
-        prompts: Sequence[list[int]],
-        sampling: SamplingConfig,
-        seed: int,
-        first_row: int = 0,
-        num_rows: int | None = None,
-        reply: Reply | None = None,
-    ) -> Rollout:
-        """Call `generate` with the settings of the run. Raises TaskError for a prompt that leaves no room."""
+        Raises TaskError for a prompt that leaves no room.
+        """
+        prompts, talk = self.begin(problems, prompts)
         check_room(policy.config, sampling.max_new_tokens, problems, prompts)
         num_positions = max(map(len, prompts)) + sampling.max_new_tokens
         stop_strings, with_special = self.args.stop_strings, partial(self.tokenizer.decode, skip_special_tokens=False)
         with all_cores() if count_total_parameters(policy.config) > MANY_PARAMETERS else nullcontext():
-            return generate(
+            rollout = generate(
                 policy.config,
                 policy.params,
                 prompts,
                 sampling=sampling,
                 eos_token_ids=self.tokenizer.eos_token_ids,
                 stop=stop_at(with_special, stop_strings) if stop_strings else None,
-                reply=reply,
+                reply=talk and talk.reply,
                 seed=seed,
                 first_row=first_row,
                 num_rows=num_rows,
                 completion_batch_size=completion_batch_size(policy.config, self.args, num_positions, policy.dtype),
                 decoder=decoder_class(self.args, self.world.sharded),
             )
+        return self.completions(problems, prompts, rollout, talk and talk.of(rollout))
+
+    def begin(
+        self, problems: Sequence[Problem], prompts: Sequence[list[int]]
+    ) -> tuple[Sequence[list[int]], Conversations | None]:
+        """The prompts as the model gets them, and their conversations if the task has any."""
+        return prompts, None
 
     def completions(
         self,

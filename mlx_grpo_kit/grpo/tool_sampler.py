@@ -9,11 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from mlx_grpo_kit.generation import SamplingConfig
 from mlx_grpo_kit.grpo.batch import Completions, Conversation
 from mlx_grpo_kit.grpo.config import GRPOConfig
 from mlx_grpo_kit.grpo.conversations import Conversations, neutral_text, suffix_ids
-from mlx_grpo_kit.grpo.policy import Policy
 from mlx_grpo_kit.grpo.processes import World
 from mlx_grpo_kit.grpo.prompts import template_settings
 from mlx_grpo_kit.grpo.sampler import PolicySampler
@@ -37,23 +35,15 @@ class ToolSampler(PolicySampler):
         self.settings = template_settings(task, args)
         self._check_template()
 
-    def complete(
-        self,
-        policy: Policy,
-        problems: Sequence[Problem],
-        prompts: Sequence[list[int]],
-        sampling: SamplingConfig,
-        seed: int,
-        first_row: int = 0,
-        num_rows: int | None = None,
-    ) -> Completions:
-        """One rollout per problem. An environment's first observation is appended to its prompt."""
+    def begin(
+        self, problems: Sequence[Problem], prompts: Sequence[list[int]]
+    ) -> tuple[Sequence[list[int]], Conversations]:
+        """The prompts, each with an environment's first observation appended, and their conversations."""
         boxes = self.boxes.of(problems)
         if self.tools.factories:
             prompts = self.encode([*map(self._opened, problems, boxes)])
-        talk = Conversations(self.tokenizer, prompts, boxes, self.settings, self.args.max_tool_calling_iterations)
-        rollout = self.rollout(policy, problems, prompts, sampling, seed, first_row, num_rows, talk.reply)
-        return self.completions(problems, prompts, rollout, talk.of(rollout))
+        limit = self.args.max_tool_calling_iterations
+        return prompts, Conversations(self.tokenizer, prompts, boxes, self.settings, limit)
 
     def conversations_of_all(self, own: Completions | None) -> list[Conversation]:
         """The conversations of all processes. Environments stay in their own process."""
