@@ -27,7 +27,7 @@ from mlx_grpo_kit.grpo.sharding import check_sharded
 from mlx_grpo_kit.qwen3 import Qwen3Config, count_total_parameters, load_pretrained, load_tokenizer
 from mlx_grpo_kit.qwen3.adapter_base import bases_of
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
-from mlx_grpo_kit.runs.folder import BEST, CHECKPOINTS, POLICY, SETTINGS, RunFolder, RunSettings
+from mlx_grpo_kit.runs.folder import BEST, CHECKPOINTS, POLICY, RunFolder, RunSettings
 from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import Task, TaskError, get_task
 from mlx_grpo_kit.tasks.calls import held_out_problems
@@ -90,32 +90,27 @@ def resumed(
     options: argparse.Namespace, args: Mapping[str, Any], folder: RunFolder, world: World
 ) -> tuple[RunSettings, GRPOTrainer]:
     """The run in the folder, at its newest valid checkpoint. Every process reads it; the first prepares it."""
-    settings = folder.read_settings()
-    model = options.model and _name_of(options.model)
-    changes = {name: value for name, value in args.items() if name in MAY_CHANGE}
+    before = folder.read_settings()
+    saved = GRPOConfig(**before.args)
     task_name, task_args = named_task(options)
-    given = {"model": model, "task": task_name, "task_args": task_args, "chat": options.chat}
-    fixed = {**given, **{name: args[name] for name in args.keys() - changes.keys()}}
-    saved_args = asdict(GRPOConfig(**settings.args))
+    fixed = {"model": options.model and _name_of(options.model), "task": task_name, "task_args": task_args}
+    fixed |= {"chat": options.chat, **{name: value for name, value in args.items() if name not in MAY_CHANGE}}
     for name, value in fixed.items():
-        of_the_run = saved_args[name] if name in args else getattr(settings, name)
+        of_the_run = getattr(saved if name in args else before, name)
         value, of_the_run = (list(each) if isinstance(each, tuple) else each for each in (value, of_the_run))
         if value not in (None, of_the_run):
             option = name.replace("_", "-")
             if name == "bf16":
-                option, value, of_the_run = (
-                    "dtype",
-                    *("bfloat16" if each else "float32" for each in (value, of_the_run)),
-                )
+                option = "dtype"
+                value, of_the_run = ("bfloat16" if each else "float32" for each in (value, of_the_run))
             raise ValueError(
                 f"--{option} {value} differs from the setting of the run in {folder.path} ({of_the_run}), and cannot "
                 "change during a run. Leave it out, or start another run with another --output."
             )
     may_change = ("max_steps", "save_every", "eval_every", "eval_problems", "log_completions", "keep_best")
-    given = {name: getattr(options, name) for name in may_change}
-    given = {name: value for name, value in given.items() if value is not None}
-    before = settings
-    settings = replace(settings, **given, args=asdict(GRPOConfig(**(settings.args | changes))))
+    given = {name: getattr(options, name) for name in may_change if getattr(options, name) is not None}
+    changes = {name: value for name, value in args.items() if name in MAY_CHANGE}
+    settings = replace(before, **given, args=asdict(replace(saved, **changes)))
     check_data(settings)
     task = task_of(settings)
     settings = fitted(settings, task)
@@ -129,6 +124,7 @@ def resumed(
         raise ValueError(
             f"--max-steps is {settings.max_steps}, but the run in {folder.path} has already done {trainer.step}."
         )
+    settings = replace(settings, args=asdict(trainer.args))
     if world.rank == 0:
         say_what_it_takes(trainer.config, trainer.args, trainer.tokenizer, task, settings, world)
         _say_how_fast(trainer, before, settings)
@@ -147,15 +143,11 @@ def newest_trainer(folder: RunFolder, task: Task, settings: RunSettings, world: 
     base = load_pretrained(model_folder(settings.model)) if checkpoints and settings.args.get("lora_r") else None
     for checkpoint in checkpoints:
         try:
-            trainer = GRPOTrainer.resume(checkpoint, task, world=world, base=base, **changes)
-            if asdict(trainer.args) != settings.args:
-                raise ValueError(f"{checkpoint} belongs to a run with other settings than those in {SETTINGS}.")
+            return GRPOTrainer.resume(checkpoint, task, world=world, base=base, **changes)
         except TaskError:  # a problem of the data, not of a checkpoint
             raise
         except (OSError, ValueError, TypeError) as error:  # TypeError: settings of another version of GRPOConfig
             warnings.warn(f"{checkpoint.name} is skipped: {error}", stacklevel=2)
-            continue
-        return trainer
     if checkpoints:
         raise ValueError(f"No checkpoint in {folder.path / CHECKPOINTS} can be read. --overwrite starts again.")
     return None

@@ -7,6 +7,7 @@ each of its writes. tests/cli/test_cli.py kills real ones.
 import json
 import os
 import shutil
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -125,6 +126,15 @@ def completions_of(output):
 
 def files_of(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@contextmanager
+def changed_settings(folder):
+    """The content of run.json, to be changed; its hash follows."""
+    content = json.loads((folder / "run.json").read_text())
+    del content["sha256"]
+    yield content
+    (folder / "run.json").write_text(json.dumps(content | {"sha256": run_folder._hash(content)}))
 
 
 # Kills.
@@ -391,6 +401,16 @@ def test_a_new_learning_rate_survives_a_kill_before_the_next_checkpoint(train, t
     assert [rate for _, _, rate in policy_of(tmp_path)] == [0.5] * 5 + [0.25] * 2
 
 
+def test_a_checkpoint_is_the_truth_about_the_settings_that_cannot_change(train, tmp_path):
+    assert train(tmp_path, "--learning-rate", "0.5") == 0
+    with changed_settings(tmp_path) as content:
+        content["args"] |= {"temperature": 0.5, "learning_rate": 0.25}
+    assert train(tmp_path, "--resume", "--max-steps", "7") == 0
+    args = json.loads((tmp_path / "run.json").read_text())["args"]
+    assert (args["temperature"], args["learning_rate"]) == (1.0, 0.25)
+    assert [rate for _, _, rate in policy_of(tmp_path)] == [0.5] * 5 + [0.25] * 2
+
+
 # Completions.
 
 
@@ -439,10 +459,8 @@ def test_the_reader_without_mlx_reads_the_folder(train, tmp_path):
 def test_a_run_of_before_there_were_completions(train, tmp_path):
     assert train(tmp_path) == 0
     (tmp_path / "completions.jsonl").unlink()
-    content = json.loads((tmp_path / "run.json").read_text())
-    del content["sha256"], content["log_completions"]
-    content["sha256"] = run_folder._hash(content)
-    (tmp_path / "run.json").write_text(json.dumps(content))
+    with changed_settings(tmp_path) as content:
+        del content["log_completions"]
     assert train(tmp_path, "--resume", "--max-steps", "7") == 0
     assert [*completions_of(tmp_path)] == [6, 7]
 
