@@ -28,12 +28,18 @@ from mlx_grpo_kit.runtime.lazy import lazy_names
 if TYPE_CHECKING:
     from mlx_grpo_kit.backends.async_grpo import train_async
     from mlx_grpo_kit.backends.checkpoints import newest_checkpoint, read_metadata
-    from mlx_grpo_kit.backends.engines import Engine, EngineError, MLXEngine, WeightSyncError, sync_weights_to_engines
     from mlx_grpo_kit.backends.future import TrainFuture, TrainingError
     from mlx_grpo_kit.backends.hugging_face import load_hugging_face, save_hugging_face
+    from mlx_grpo_kit.backends.inference_engines import (
+        Engine,
+        EngineError,
+        MLXEngine,
+        WeightSyncError,
+        sync_weights_to_engines,
+    )
+    from mlx_grpo_kit.backends.inference_process import ProcessEngine
     from mlx_grpo_kit.backends.jax_backend import JAXTrainingBackend
     from mlx_grpo_kit.backends.mlx_backend import MLXTrainingBackend
-    from mlx_grpo_kit.backends.process_engine import ProcessEngine
     from mlx_grpo_kit.backends.protocol import TrainingBackend
     from mlx_grpo_kit.backends.pytorch_backend import PyTorchTrainingBackend
     from mlx_grpo_kit.backends.torch_distributed import DistributedPyTorchTrainingBackend

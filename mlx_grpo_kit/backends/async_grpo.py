@@ -27,11 +27,11 @@ import anyio
 import numpy as np
 
 from mlx_grpo_kit.backends.arrays import array_of, framework_of
-from mlx_grpo_kit.backends.batches import padded_batch
-from mlx_grpo_kit.backends.engines import Engine, Generated
+from mlx_grpo_kit.backends.inference_engines import Engine, Generated
+from mlx_grpo_kit.backends.padded_batch import padded_batch
 from mlx_grpo_kit.backends.weights import flat
 from mlx_grpo_kit.generation import Rollout, SamplingConfig
-from mlx_grpo_kit.generation.batching import TokenIds
+from mlx_grpo_kit.generation.padding import TokenIds
 from mlx_grpo_kit.grpo.advantages import GroupAdvantages
 from mlx_grpo_kit.grpo.batch import Batch
 from mlx_grpo_kit.grpo.config import GRPOConfig

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from mlx_grpo_kit.generation.batching import TokenIds, left_padded
+from mlx_grpo_kit.generation.padding import TokenIds, left_padded
 from mlx_grpo_kit.generation.sampling import SamplingConfig, draw, filtered, token_logps
 from mlx_grpo_kit.qwen3.cache import KVCache
 from mlx_grpo_kit.qwen3.config import Qwen3Config

@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mlx_grpo_kit.generation.batching import (
+from mlx_grpo_kit.generation.decoder import Decoder, MLXDecoder
+from mlx_grpo_kit.generation.padding import (
     TokenIds,
     check_completion,
     check_prompts,
     check_tokens,
     fold_groups,
 )
-from mlx_grpo_kit.generation.decoder import Decoder, MLXDecoder
 from mlx_grpo_kit.generation.sampling import SamplingConfig, check_whole
 from mlx_grpo_kit.qwen3.config import Qwen3Config
 from mlx_grpo_kit.runtime import mx

@@ -7,7 +7,7 @@ from numbers import Number
 
 import numpy as np
 
-from mlx_grpo_kit.generation.batching import TokenIds
+from mlx_grpo_kit.generation.padding import TokenIds
 from mlx_grpo_kit.grpo import arrays as xp
 from mlx_grpo_kit.grpo.arrays import Array
 

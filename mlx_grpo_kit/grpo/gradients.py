@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from mlx_grpo_kit.autograd import value_and_grad
-from mlx_grpo_kit.generation.batching import TokenIds, pad
+from mlx_grpo_kit.generation.padding import TokenIds, pad
 from mlx_grpo_kit.grpo.advantages import compute_advantages
 from mlx_grpo_kit.grpo.checks import LARGEST_LOGP, check_group_size, check_rewards, prompt_of_each
 from mlx_grpo_kit.grpo.logps import PaddedBatch, batch_logps, pad_batch

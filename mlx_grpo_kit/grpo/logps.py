@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from mlx_grpo_kit.generation.batching import TokenIds, check_completions, check_prompts, fold_groups, left_padded, pad
 from mlx_grpo_kit.generation.output_logps import token_logps_and_entropy
+from mlx_grpo_kit.generation.padding import TokenIds, check_completions, check_prompts, fold_groups, left_padded, pad
 from mlx_grpo_kit.qwen3.cache import KVCache
 from mlx_grpo_kit.qwen3.config import Qwen3Config
 from mlx_grpo_kit.qwen3.forward import output_weight, qwen3_hidden_states

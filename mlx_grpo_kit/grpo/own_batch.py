@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mlx_grpo_kit.generation.batching import TokenIds
+from mlx_grpo_kit.generation.padding import TokenIds
 from mlx_grpo_kit.grpo.advantages import compute_advantages
 from mlx_grpo_kit.grpo.batch import Batch, Completions, Scores
 from mlx_grpo_kit.grpo.checks import check_rewards, prompt_of_each

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from mlx_grpo_kit.generation.batching import TokenIds
+from mlx_grpo_kit.generation.padding import TokenIds
 from mlx_grpo_kit.grpo.batch import Batch
 from mlx_grpo_kit.grpo.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from mlx_grpo_kit.grpo.config import GRPOConfig, changed_settings, check_changes
@@ -37,8 +37,8 @@ from mlx_grpo_kit.grpo.sharding import in_shards
 from mlx_grpo_kit.grpo.state import Snapshot, TrainStep
 from mlx_grpo_kit.grpo.step import Advantages, Parts, grpo_step, learn_from
 from mlx_grpo_kit.grpo.tool_sampler import task_sampler
+from mlx_grpo_kit.grpo.trainer_lock import Turns
 from mlx_grpo_kit.grpo.training_loop import TrainingLoop, warn_of_no_steps
-from mlx_grpo_kit.grpo.turns import Turns
 from mlx_grpo_kit.qwen3 import Qwen3Config
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.runtime import mx

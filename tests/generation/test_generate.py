@@ -10,7 +10,7 @@ import transformers
 
 from mlx_grpo_kit.assets import TINY_CHAT
 from mlx_grpo_kit.generation import SamplingConfig, decoder, generate, generate_tokens, stop_at
-from mlx_grpo_kit.generation.batching import fold_groups
+from mlx_grpo_kit.generation.padding import fold_groups
 from mlx_grpo_kit.grpo import per_token_logps
 from mlx_grpo_kit.qwen3 import load_tokenizer
 from mlx_grpo_kit.runtime import mx

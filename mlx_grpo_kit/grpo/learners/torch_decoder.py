@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from mlx_grpo_kit.generation.batching import TokenIds, pad
 from mlx_grpo_kit.generation.decoder import Drawn, uniform_numbers
+from mlx_grpo_kit.generation.padding import TokenIds, pad
 from mlx_grpo_kit.generation.sampling import LARGEST_UNIFORM, SamplingConfig, filtered
 from mlx_grpo_kit.grpo.learners.torch_learner import tensor_of
 from mlx_grpo_kit.grpo.learners.torch_qwen3 import AFTER, Layer, attention, hidden_from, output_weight, rope_table, turn

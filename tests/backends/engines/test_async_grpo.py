@@ -9,10 +9,10 @@ import trio.testing
 
 from mlx_grpo_kit.assets import TINY, TINY_CHAT
 from mlx_grpo_kit.backends.async_grpo import generate_together, held_out_accuracy, train_async
-from mlx_grpo_kit.backends.batches import padded_batch
-from mlx_grpo_kit.backends.engines import EngineError, MLXEngine, WeightSyncError, sync_weights_to_engines
 from mlx_grpo_kit.backends.future import TrainingError
-from mlx_grpo_kit.backends.process_engine import ProcessEngine
+from mlx_grpo_kit.backends.inference_engines import EngineError, MLXEngine, WeightSyncError, sync_weights_to_engines
+from mlx_grpo_kit.backends.inference_process import ProcessEngine
+from mlx_grpo_kit.backends.padded_batch import padded_batch
 from mlx_grpo_kit.backends.weights import to_kit
 from mlx_grpo_kit.generation import SamplingConfig, generate
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer

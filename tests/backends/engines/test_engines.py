@@ -15,8 +15,8 @@ import torch
 import trio
 
 from mlx_grpo_kit.assets import TINY
-from mlx_grpo_kit.backends.engines import EngineError, MLXEngine, WeightSyncError, sync_weights_to_engines
-from mlx_grpo_kit.backends.process_engine import ProcessEngine
+from mlx_grpo_kit.backends.inference_engines import EngineError, MLXEngine, WeightSyncError, sync_weights_to_engines
+from mlx_grpo_kit.backends.inference_process import ProcessEngine
 from mlx_grpo_kit.generation import SamplingConfig, generate
 from mlx_grpo_kit.runtime import mx
 
@@ -278,7 +278,7 @@ def test_a_process_that_dies_is_named_and_the_others_are_served(tiny, make_backe
 ORPHAN = """
 import os, sys, time
 from mlx_grpo_kit.assets import TINY
-from mlx_grpo_kit.backends.process_engine import ProcessEngine
+from mlx_grpo_kit.backends.inference_process import ProcessEngine
 from mlx_grpo_kit.generation import SamplingConfig
 from mlx_grpo_kit.qwen3 import load_pretrained
 config, params = load_pretrained(TINY)

@@ -17,7 +17,7 @@ from mlx_grpo_kit.runtime import mx  # isort: skip  first: it loads the fast BLA
 import mlx.optimizers as optim
 import numpy as np
 
-from mlx_grpo_kit.generation.batching import pad
+from mlx_grpo_kit.generation.padding import pad
 from mlx_grpo_kit.grpo.batch import Batch, Completions, Scores
 from mlx_grpo_kit.grpo.config import GRPOConfig
 from mlx_grpo_kit.grpo.metrics import batch_metrics

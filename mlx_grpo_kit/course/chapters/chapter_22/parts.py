@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mlx_grpo_kit.backends.batches import padded_batch
+from mlx_grpo_kit.backends.padded_batch import padded_batch
 from mlx_grpo_kit.backends.weights import array_of, as_numpy, flat
 from mlx_grpo_kit.course.chapters.chapter_22.pictures.timeline import Bar
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOLossConfig, GRPOTrainer, draw_batch

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mlx_grpo_kit.generation.batching import pad
+from mlx_grpo_kit.generation.padding import pad
 
 if TYPE_CHECKING:
     from mlx_grpo_kit.grpo.batch import Completion

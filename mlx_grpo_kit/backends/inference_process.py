@@ -19,15 +19,15 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from mlx_grpo_kit.backends.arrays import as_numpy
-from mlx_grpo_kit.backends.engines import EngineError, Generated, Serving, refusing
 from mlx_grpo_kit.backends.future import TrainFuture
+from mlx_grpo_kit.backends.inference_engines import EngineError, Generated, Serving, refusing
 from mlx_grpo_kit.backends.weights import flat
 from mlx_grpo_kit.backends.worker import Worker
-from mlx_grpo_kit.generation.batching import TokenIds
+from mlx_grpo_kit.generation.padding import TokenIds
 from mlx_grpo_kit.qwen3 import Qwen3Config
 
 SECONDS_TO_LEAVE = 5.0
-PROGRAM = "from mlx_grpo_kit.backends.process_engine import serve; serve({requests}, {replies}, {lifeline})"
+PROGRAM = "from mlx_grpo_kit.backends.inference_process import serve; serve({requests}, {replies}, {lifeline})"
 
 
 class ProcessEngine:

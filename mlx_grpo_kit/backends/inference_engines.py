@@ -6,7 +6,7 @@
     rollout, version = await engines[0].generate(prompts, seed=0).result()
 
 Inference engines and training backends are independent: they exchange only a folder, or a dictionary of arrays of any
-framework, and its version number. `process_engine.py` has an inference engine in a separate process.
+framework, and its version number. `inference_process.py` has an inference engine in a separate process.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mlx_grpo_kit.backends.future import TrainFuture
 from mlx_grpo_kit.backends.weights import flat, to_kit
 from mlx_grpo_kit.backends.worker import RefusedError, Worker
 from mlx_grpo_kit.generation import Rollout, generate
-from mlx_grpo_kit.generation.batching import TokenIds
+from mlx_grpo_kit.generation.padding import TokenIds
 from mlx_grpo_kit.qwen3 import Qwen3Config
 from mlx_grpo_kit.runtime import mx
 
