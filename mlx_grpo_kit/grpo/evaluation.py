@@ -116,7 +116,7 @@ def evaluate(
     names = tuple(map(reward_name, rewards.reward_funcs))
     task, world, policy = sampler.task, sampler.world, policy.whole()
     results = np.zeros([0, num_samples, 4 + len(names)])
-    own = world.part(num_problems)
+    own = world.share(num_problems)
     with world.together(TaskError, ValueError):
         problems = held_out_problems(task, num_problems)[own.start : own.stop]
         if problems:

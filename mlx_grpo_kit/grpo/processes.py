@@ -109,7 +109,7 @@ class World:
         except RuntimeError as error:
             raise ProcessLostError(f"The other processes cannot be reached ({error}).") from error
 
-    def part(self, count: int) -> range:
+    def share(self, count: int) -> range:
         """This process's range of `count` rows, in the order of the ranks. Sizes differ by at most one."""
         return range(self.rank * count // self.size, (self.rank + 1) * count // self.size)
 

@@ -121,7 +121,7 @@ class TaskRewards:
     def __call__(self, completions: Completions) -> Scores:
         """Score all completions. Raises RewardError like `compute_rewards`."""
         size = completions.num_generations
-        own = self.world.part(len(completions) // size)
+        own = self.world.share(len(completions) // size)
         mine, scores = completions.rows(range(own.start * size, own.stop * size)), None
         with self.world.together(TaskError, ValueError):
             scores = self.of_functions(mine)

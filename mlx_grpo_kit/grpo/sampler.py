@@ -61,7 +61,7 @@ class PolicySampler:
         Raises TaskError for invalid problems, and ValueError for prompts that the model cannot continue.
         """
         size, groups = self.args.num_generations, self.args.num_groups if num_groups is None else num_groups
-        own = self.world.part(groups)
+        own = self.world.share(groups)
         completions, policy = None, policy.whole()
         with self.world.together(TaskError, ValueError):
             problems, prompts, seed = self.draw(step, attempt, groups)

@@ -44,7 +44,7 @@ def in_shards(policy: Policy, args: GRPOConfig, world: World) -> Policy:
     if isinstance(policy, ShardedPolicy):
         return policy
     whole = {"trained": policy.trained, "reference": policy.reference}
-    parts = {name: arrays and own_parts(dict(arrays), world) for name, arrays in whole.items()}
+    parts = {name: arrays and own_shards(dict(arrays), world) for name, arrays in whole.items()}
     return ShardedPolicy(policy.config, dtype=policy.dtype, **parts, world=world)
 
 
@@ -70,7 +70,7 @@ def check_sharded(args: GRPOConfig, processes: int) -> None:
             raise ValueError(f"fsdp does not support {words}. Leave out one of the two.")
 
 
-def own_parts(arrays: dict[str, mx.array], world: World) -> dict[str, mx.array]:
+def own_shards(arrays: dict[str, mx.array], world: World) -> dict[str, mx.array]:
     """This process's part of each array, flat. Empties `arrays`, so that a file's arrays never exist all at once."""
     found = {}
     for name in [*arrays]:
@@ -84,7 +84,7 @@ def own_parts(arrays: dict[str, mx.array], world: World) -> dict[str, mx.array]:
 def own_state(state: State, world: World) -> State:
     """This process's part of an optimizer's state, {"step": ..., parameter: {"m": ..., "v": ...}}. Empties `state`."""
     found = {name: state.pop(name) for name in [*state] if not isinstance(state[name], dict)}
-    return found | {name: own_parts(state.pop(name), world) for name in [*state]}
+    return found | {name: own_shards(state.pop(name), world) for name in [*state]}
 
 
 def part_size(size: int, processes: int) -> int:

@@ -52,7 +52,7 @@ class ToolSampler(PolicySampler):
         counts = [[each.num_calls, each.num_failures] for each in mine]
         counts = self.world.concatenate(np.array(counts, int).reshape(-1, 2)).tolist()
         found = [Conversation(json.loads(bytes(text)), None, *each) for text, each in zip(texts, counts, strict=True)]
-        start = self.world.part(len(found) // self.args.num_generations).start * self.args.num_generations
+        start = self.world.share(len(found) // self.args.num_generations).start * self.args.num_generations
         found[start : start + len(mine)] = mine
         return found
 

@@ -37,7 +37,7 @@ from mlx_grpo_kit.grpo.sharding import in_shards
 from mlx_grpo_kit.grpo.state import Snapshot, TrainStep
 from mlx_grpo_kit.grpo.step import Advantages, Parts, grpo_step, learn_from
 from mlx_grpo_kit.grpo.tool_sampler import task_sampler
-from mlx_grpo_kit.grpo.trainer_lock import Turns
+from mlx_grpo_kit.grpo.trainer_lock import TrainerLock
 from mlx_grpo_kit.grpo.training_loop import TrainingLoop, warn_of_no_steps
 from mlx_grpo_kit.qwen3 import Qwen3Config
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
@@ -112,7 +112,7 @@ class GRPOTrainer:
         check_prompts(config, tokenizer, task, self.args, self.max_completion_length)
         self.optimizer = PolicyOptimizer(self.policy, self.args, _saved.optimizer_state if _saved else None)
         mx.eval(self.optimizer.state)
-        self._turns = Turns()
+        self._lock = TrainerLock()
         self._changes: dict[str, Any] = {}  # since the last step
         self._warned_of: set[str] = set()  # reward functions that have failed
         self.parts = self._parts(self.args, self.reward_funcs)
@@ -146,12 +146,12 @@ class GRPOTrainer:
         return TrainingLoop(self._steps(max_steps), f"trainer.train(max_steps={max_steps})")
 
     def _steps(self, max_steps: int) -> Generator[TrainStep, None, None]:
-        with self._turns.loop() as turn:
-            with turn():
+        with self._lock.loop() as held:
+            with held():
                 here = repr((self.task.name, self.args, self.config, self.step)).encode() + self.policy.digest()
                 self.world.check_same(here)
             while self.step < max_steps:
-                with turn(), self._all_or_nothing():
+                with held(), self._all_or_nothing():
                     step = self._one_step(self.learning_rate(max_steps))
                 yield step
 
@@ -186,7 +186,7 @@ class GRPOTrainer:
         """
         if self.world.size > 1:
             raise ValueError(f"train_step works in one process; this trainer is one of {self.world.size}.")
-        with self._turns.loop() as turn, turn(), self._all_or_nothing():
+        with self._lock.loop() as held, held(), self._all_or_nothing():
             given = (prompt_tokens, completion_tokens, rewards, old_logprobs)
             batch = own_batch(self.config, self.tokenizer, self.args, self.max_completion_length, *given)
             return self._one_step(own_rate(self.args, self.step, max_steps), batch)
@@ -239,7 +239,7 @@ class GRPOTrainer:
         Raises TaskError and RewardError like `train`, and ValueError for numbers out of range, or for several
         samples at temperature 0.
         """
-        with self._turns.turn():
+        with self._lock.held():
             parts, own = self.parts, self.own_parts.sampler
             sampler = task_sampler(self.tokenizer, self.task, self.args, self.world) if own else parts.sampler
             return evaluate(self.policy, sampler, parts.rewards, num_problems, seed, num_samples, temperature).metrics
@@ -258,12 +258,12 @@ class GRPOTrainer:
         Raises ValueError for a setting that cannot change or is out of range, and for invalid reward functions; then
         nothing is changed.
         """
-        with self._turns.turn():
+        with self._lock.held():
             self._change(self.args, reward_funcs, settings)
 
     def snapshot(self) -> Snapshot:
         """Return the state between two steps, for `rewind`. If another thread is in a step, wait for its end."""
-        with self._turns.turn():
+        with self._lock.held():
             policy, state = replace(self.policy, trained=dict(self.policy.trained)), dict(self.optimizer.state)
             return Snapshot(self.step, self._origin, self.args, tuple(self.reward_funcs), policy, state)
 
@@ -276,7 +276,7 @@ class GRPOTrainer:
         Raises ValueError like `change`, and for a snapshot of another run: with other settings, another task, another
             model, or another base of adapters. A trainer with the same of each may rewind to it.
         """
-        with self._turns.turn():
+        with self._lock.held():
             snapshot.check(self.args, self._origin)
             before = self.step
             self._change(snapshot.args, snapshot.reward_funcs if reward_funcs is None else reward_funcs, settings)
@@ -310,12 +310,12 @@ class GRPOTrainer:
         """
         if self.step == 0:
             warn_of_no_steps(folder)
-        with self._turns.turn():
+        with self._lock.held():
             self.policy.save_pretrained(folder, self.tokenizer, base)
 
     def save_checkpoint(self, folder: str | os.PathLike) -> None:
         """Write everything that `resume` needs; the folder appears complete or not at all."""
-        with self._turns.turn():
+        with self._lock.held():
             state = (self.step, self.task.name, self.args, self.policy, self.tokenizer, self.optimizer.state)
             save_checkpoint(folder, Checkpoint(*state, self.own_parts.names, self._origin))
 

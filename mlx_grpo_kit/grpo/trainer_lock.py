@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from mlx_grpo_kit.runtime.fork import refuse_after_fork
 
 
-class Turns:
+class TrainerLock:
     """A fair reentrant lock: threads get it in the order in which they asked.
 
     A training loop releases the lock after a step and asks for it again at once. With a plain lock it would hardly ever
@@ -18,12 +18,12 @@ class Turns:
 
     def __init__(self):
         self._changed = threading.Condition()
-        self._queue: list[threading.Thread] = []  # the first thread has the turn
+        self._queue: list[threading.Thread] = []  # the first thread holds the lock
         self._loops: dict[object, threading.Thread] = {}  # training loop -> the thread of its latest step
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Wait until no other thread has the turn, and hold it."""
+    def held(self) -> Iterator[None]:
+        """Wait until no other thread holds the lock, and hold it."""
         refuse_after_fork()
         me = threading.current_thread()
         if me in self._queue:  # only this thread itself adds and removes it
@@ -41,7 +41,7 @@ class Turns:
 
     @contextmanager
     def loop(self) -> Iterator[Callable[[], AbstractContextManager[None]]]:
-        """Register a training loop while it lasts, and yield a context manager that holds the turn for each step.
+        """Register a training loop while it lasts, and yield a context manager that holds the lock for each step.
 
         Raises RuntimeError, at a step, while a loop in another thread is open. A loop may move to another thread.
         """
@@ -49,7 +49,7 @@ class Turns:
 
         @contextmanager
         def step() -> Iterator[None]:
-            with self.turn():
+            with self.held():
                 me = threading.current_thread()
                 others = [thread for thread in self._loops.values() if thread is not me and thread.is_alive()]
                 if others and loop not in self._loops:

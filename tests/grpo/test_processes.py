@@ -155,7 +155,7 @@ def test_a_process_by_itself_is_a_world(monkeypatch):
     monkeypatch.delenv("MLX_RANK", raising=False)
     world = World.join()
     assert (world.rank, world.size) == (0, 1)
-    assert world.part(3) == range(3)
+    assert world.share(3) == range(3)
     np.testing.assert_array_equal(world.concatenate(np.eye(3)), np.eye(3))
 
 

@@ -648,7 +648,7 @@ def test_evaluating_and_saving_wait_for_the_step_of_another_thread(make_trainer,
         steps = pool.submit(steps_of, trainer, 20)
         assert in_step.wait(10)
         evaluation = pool.submit(lambda: (trainer.evaluate(8), trainer.step))
-        while len(trainer._turns._queue) < 2:
+        while len(trainer._lock._queue) < 2:
             assert not evaluation.done()
         go_on.set()
         assert evaluation.result() == (untroubled.evaluate(8), 1)

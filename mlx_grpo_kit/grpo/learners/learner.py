@@ -83,7 +83,7 @@ class Learner(ABC):
         """
         size, count = self.args.num_generations, self.args.mini_batches
         groups = len(batch.completions) // size // count  # of a mini-batch
-        own = self.world.part(groups)
+        own = self.world.share(groups)
         found = []
         for start in range(0, count * groups, groups):
             rows = range((start + own.start) * size, (start + own.stop) * size)
