@@ -99,6 +99,18 @@ def make_qwen3(tmp_path_factory):
     return make
 
 
+@pytest.fixture(scope="module")
+def reference(both):
+    """The transformers' half of a file's `both`, which `make_qwen3` made."""
+    return both[0]
+
+
+@pytest.fixture(scope="module")
+def model(both):
+    """The kit's half: (config, params)."""
+    return both[1:]
+
+
 @pytest.fixture(scope="session")
 def decay_groups():
     """A function from a torch model to its trained parameters, grouped for weight decay as transformers' trainer does.

@@ -129,35 +129,15 @@ class ScalarAutograd(AutogradEngine):
         return list(totals)
 
 
+USUAL = frozenset([
+    "Add", "Sub", "Mul", "Div", "Neg", "Exp", "Log", "Sin", "Cos", "Tanh", "Sum", "Mean", "Dot", "Transpose", "Stack"
+])  # fmt: skip
+"""Names of smooth operations in both `Tensor` and torch."""
+
+
 class TensorAutograd(AutogradEngine):
     name = "Tensor"
-    smooth = frozenset(
-        [
-            "Add",
-            "Sub",
-            "Mul",
-            "Div",
-            "Neg",
-            "Exp",
-            "Log",
-            "Sin",
-            "Cos",
-            "Tanh",
-            "Sum",
-            "Mean",
-            "Matmul",
-            "Dot",
-            "Outer",
-            "Linear",
-            "Reshape",
-            "Transpose",
-            "Swapaxes",
-            "BroadcastTo",
-            "Getitem",
-            "Concatenate",
-            "Stack",
-        ]
-    )
+    smooth = USUAL | {"Matmul", "Outer", "Linear", "Reshape", "Swapaxes", "BroadcastTo", "Getitem", "Concatenate"}
 
     def is_checked(self, x):
         return isinstance(x, Tensor) and x.dtype.kind == "f"
@@ -187,37 +167,7 @@ class TensorAutograd(AutogradEngine):
 
 class TorchAutograd(AutogradEngine):
     name = "torch"
-    smooth = frozenset(
-        [
-            "Add",
-            "Sub",
-            "Rsub",
-            "Mul",
-            "Div",
-            "Neg",
-            "Exp",
-            "Log",
-            "Sin",
-            "Cos",
-            "Tanh",
-            "Sum",
-            "Mean",
-            "Mm",
-            "Bmm",
-            "Mv",
-            "Dot",
-            "Addmm",
-            "View",
-            "UnsafeView",
-            "Transpose",
-            "T",
-            "Expand",
-            "Select",
-            "Slice",
-            "Cat",
-            "Stack",
-        ]
-    )
+    smooth = USUAL | {"Rsub", "Mm", "Bmm", "Mv", "Addmm", "View", "UnsafeView", "T", "Expand", "Select", "Slice", "Cat"}
 
     def is_checked(self, x):
         return _is_from("torch", x) and x.is_floating_point()

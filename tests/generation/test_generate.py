@@ -25,16 +25,6 @@ def both(make_qwen3):
 
 
 @pytest.fixture(scope="module")
-def reference(both):
-    return both[0]
-
-
-@pytest.fixture(scope="module")
-def model(both):
-    return both[1:]
-
-
-@pytest.fixture(scope="module")
 def sampled(model):
     """80 tokens a row: the cache grows twice beyond the prompt, and unequal prompts are padded."""
     return generate(*model, GROUPS, sampling=SamplingConfig(max_new_tokens=80), seed=3)

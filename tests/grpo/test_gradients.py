@@ -34,16 +34,6 @@ def both(make_qwen3):
 
 
 @pytest.fixture(scope="module")
-def reference(both):
-    return both[0]
-
-
-@pytest.fixture(scope="module")
-def model(both):
-    return both[1:]
-
-
-@pytest.fixture(scope="module")
 def rollout(model):
     sampling = SamplingConfig(max_new_tokens=9, temperature=TEMPERATURE)
     return generate(*model, ALL_PROMPTS, sampling=sampling, eos_token_ids=[3, 4, 5], seed=2)

@@ -34,16 +34,6 @@ def both(make_qwen3):
     )
 
 
-@pytest.fixture(scope="module")
-def reference(both):
-    return both[0]
-
-
-@pytest.fixture(scope="module")
-def model(both):
-    return both[1:]
-
-
 def transformers_logps(reference, prompt, completion, temperature=1.0) -> torch.Tensor:
     """One row alone, without padding: the logits of position t predict the token of position t + 1."""
     logits = reference(torch.tensor([prompt + completion])).logits[0, :-1]
