@@ -206,7 +206,11 @@ def test_no_gradient_of_the_models_size(make_trainer):
         return found
 
     trainer.tokenizer = SimpleNamespace(
-        vocab_size=64, eos_token_ids=[], decode=lambda ids, **_: str(ids), encode_prompt=given.tokenizer.encode_prompt
+        vocab_size=64,
+        eos_token_ids=[],
+        decode=str,
+        read=lambda ids, _: str(ids),
+        encode_prompt=given.tokenizer.encode_prompt,
     )
     trainer.change(reward_funcs=[lambda problems, completions: range(len(completions))])
     trainer.parts.learner.gradient = watched

@@ -82,7 +82,11 @@ def measured(config, length, settings, packed=False):
     gc.collect()
     before = mx.get_active_memory()
     tokenizer = SimpleNamespace(
-        vocab_size=64, eos_token_ids=[], encode_prompt=lambda text: [1 + int(text)] * PROMPT, decode=lambda ids: ""
+        vocab_size=64,
+        eos_token_ids=[],
+        encode_prompt=lambda text: [1 + int(text)] * PROMPT,
+        decode=str,
+        read=lambda *ids: "",
     )
     args = GRPOConfig(**settings)
     params = init_params(config, scale=0.05)
