@@ -128,7 +128,8 @@ def measured_step(args: GRPOConfig, prompt_length: int, completion_length: int) 
         vocab_size=CONFIG.vocab_size,
         eos_token_ids=[],
         encode_prompt=lambda text, **settings: [1 + int(text)] * prompt_length,
-        decode=lambda ids: "",
+        decode=str,
+        read=lambda *ids: "",
     )
     trainer = GRPOTrainer(CONFIG, new_params(), tokenizer, _AnyTask(completion_length), args)
     gc.collect()
