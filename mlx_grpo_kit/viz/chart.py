@@ -339,7 +339,8 @@ def ticks(limits: tuple[float, float], log: bool, most: int) -> list[tuple[float
 
 
 def _plain(number: float, digits: int) -> str:
-    words = f"{number + 0.0:.{digits}f}" if abs(number) < 1e5 else f"{number:g}"
+    tiny = digits > 6 and abs(number) < 10.0 ** (4 - digits)  # at most four digits that are not zeros in front
+    words = f"{number + 0.0:.4g}" if tiny else f"{number + 0.0:.{digits}f}" if abs(number) < 1e5 else f"{number:g}"
     return words.replace("-", "\N{MINUS SIGN}")
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from mlx_grpo_kit.instruments.dashboard.panels import SMOOTHING, RunPanel, names_of, run_panels
-from mlx_grpo_kit.runs.record import RunRecord
+from mlx_grpo_kit.runs.record import RunRecord, transcript
 from mlx_grpo_kit.viz.chart import Chart
 from mlx_grpo_kit.viz.live.completions import CompletionsTable, completions_table
 from mlx_grpo_kit.viz.live.curves import comes_now_and_then, curve, describe_curves, smooth
@@ -64,11 +65,12 @@ def run_in_words(record: RunRecord, state: str, seconds: float) -> str:
 
 
 def table_of(record: RunRecord) -> CompletionsTable | None:
-    """Return one group of the last step whose completions were kept, as a table; None if there is none."""
+    """Return one group of the last step whose completions were kept, as a table with their turns; None if none was."""
     last = next((step for step in reversed(record.steps) if step.line is not None), None)
     rows = last.completions if last else []
     group = [row for row in rows if (row.group, row.prompt) == (rows[0].group, rows[0].prompt)][:ROWS_LEFT]
-    return completions_table(group, title=f"One group of step {last.step}") if group else None
+    told = [replace(row, completion=transcript(row)) for row in group]
+    return completions_table(told, title=f"One group of step {last.step}") if group else None
 
 
 def _draw(
