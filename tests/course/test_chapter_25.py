@@ -1,14 +1,22 @@
-"""Chapter 25: the solutions agree with the kit's own tools."""
+"""Chapter 25: the solutions agree with the kit's own tools, and the chapter with its recorded runs."""
 
 import functools
+from pathlib import Path
 
+import nbformat
+import numpy as np
 import pytest
 
 from mlx_grpo_kit.assets import TINY_TOOLS
 from mlx_grpo_kit.course.chapters.chapter_25 import exercises as chapter
+from mlx_grpo_kit.course.chapters.chapter_25 import games
+from mlx_grpo_kit.instruments.dashboard.picture import table_of
 from mlx_grpo_kit.qwen3 import load_tokenizer
+from mlx_grpo_kit.runs.record import RunRecord
 from mlx_grpo_kit.tasks.tool_calls import ToolCall, call_tools, parse_tool_calls
 from mlx_grpo_kit.tasks.tools import Toolbox
+
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "25_turns_and_tools.ipynb"
 
 
 def test_calls_are_read_as_the_kit_reads_them():
@@ -50,3 +58,52 @@ def total(n):
 def test_no_player_needs_fewer_questions():
     for n in range(1, 40):
         assert chapter.fewest_questions(n) == pytest.approx(total(n) / n)
+
+
+def test_the_program_repeats_the_recorded_games(tmp_path):
+    games.main(["--steps", "2", "--output", str(tmp_path)])
+    for name in games.RUNS:
+        [again] = tmp_path.glob(name.replace(" ", "_"))
+        again, recorded = RunRecord.load(again), games.stored(name)
+        assert again.title == recorded.title
+        assert again.settings.items() >= recorded.settings.items()
+        for metric in ("reward", "rewards/Game/mean", "won", "tools/call_frequency"):
+            assert again.column(metric) == pytest.approx(recorded.column(metric)[:2], abs=0.1)  # a draw may differ
+
+
+def test_the_recorded_games_can_be_read_in_the_dashboard():
+    for name in games.RUNS:
+        record = games.stored(name)
+        assert not record.damaged
+        assert len(record) == record.max_steps == games.STEPS
+        assert 'guess({"number": ' in repr(table_of(record))
+        kept = [step for step in record.steps if step.completions]
+        assert [step.step for step in kept] == [5, 10, 15, 20, 25, 30]
+        for step in kept:
+            games_won = [each.rewards["Game"] > 0 for each in step.completions]
+            assert len(games_won) == 16
+            assert all(
+                won == (each.messages[-2]["content"] == "right") or not each.finished
+                for won, each in zip(games_won, step.completions, strict=True)
+                if len(each.messages) > 1
+            )
+
+
+def test_the_chapter_tells_what_the_records_say():
+    cells = {each.id: each.source for each in nbformat.read(NOTEBOOK, as_version=4).cells}
+    honest, paid = map(games.stored, games.RUNS)
+
+    def mean(record, metric, part):
+        return np.mean(record.column(metric)[part])
+
+    first, last = slice(0, 10), slice(-10, None)
+    lost_as_six = [6 - 5 * mean(honest, "rewards/Game/mean", part) for part in (first, last)]
+    won = [mean(honest, "won", part) for part in (last, first)]
+    assert "falls from {:.1f} to {:.1f}".format(*lost_as_six) in cells["turns-52"]
+    assert "wins {:.0%} of its games, in the first ten {:.0%}".format(*won) in cells["turns-52"]
+    first, last = slice(0, 5), slice(-5, None)
+    guesses = [mean(paid, "tools/call_frequency", part) for part in (first, last)]
+    won = [mean(paid, "won", part) for part in (last, first)]
+    assert "from {:.1f} to {:.1f} guesses".format(*guesses) in cells["turns-55"]
+    assert "only {:.0%} of the last games are won, against {:.0%} of the first".format(*won) in cells["turns-55"]
+    assert "python -m mlx_grpo_kit.course.chapters.chapter_25.games" in cells["turns-49"]
