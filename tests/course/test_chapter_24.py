@@ -3,6 +3,7 @@
 import copy
 import functools
 import itertools
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -659,6 +660,14 @@ def test_what_was_measured_supports_what_the_chapter_claims():
         assert report == chapter.MEASURED[name]
         assert claim == supported(report)
     assert supported(chapter.MEASURED["baseline, longer"]) == "better"
+
+
+def test_the_notes_tell_what_the_example_printed():
+    cells = {each.id: each for each in nbformat.read(NOTEBOOK, as_version=4).cells}
+    printed = "".join(each.text for each in cells["24-paired"].outputs)
+    low, high = re.search(r"95% interval (\S+) to (\S+): no difference was shown", printed).groups()
+    assert f"from {low} to {high} percentage points" in cells["24-paired-notes"].source
+    assert f"from {low} to {high} points" in cells["24-claims-notes"].source
 
 
 def test_the_blank_cell_is_blank():

@@ -27,7 +27,7 @@ def short_run(
     advantages: Callable,
     gradient: Callable,
     reward: Callable[[Problem, str], float] = exact,
-    steps: int = 12,
+    steps: int = 8,
 ) -> dict[str, mx.array]:
     """The parameters of the shipped model after some steps of GRPO with these parts; the rate falls to 0.
 
