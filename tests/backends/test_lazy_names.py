@@ -46,9 +46,9 @@ def test_every_name_that_an_editor_sees_is_there(package):
 
 @pytest.mark.parametrize("name", ["Engine", "EngineError", "WeightSyncError"])
 def test_what_an_engine_is_and_what_it_raises_are_names_of_the_package(name):
-    from mlx_grpo_kit.backends import engines
+    from mlx_grpo_kit.backends import inference_engines
 
-    assert getattr(backends, name) is getattr(engines, name)
+    assert getattr(backends, name) is getattr(inference_engines, name)
     assert name in backends.__all__
 
 
