@@ -1033,6 +1033,14 @@ LOSS = Exercise(
             *_TWO[1:],
             _settings("dr_grpo"),
         ),
+        (
+            mx.array([[-0.5, -1.25], [-2.0, math.nan]]),
+            mx.array([[-0.75, -1.0], [-1.5, -math.inf]]),
+            mx.array([[-1.0, -1.0], [-2.5, math.nan]]),
+            *_TWO[1:],
+            _settings("grpo", beta=0.1),
+        ),
+        (mx.array([[-0.5, -1.25], [-2.0, -math.inf]]), None, None, *_TWO[1:], _settings("dapo")),
         *((*_THREE[:2], None, *_THREE[2:], _settings(each)) for each in FOUR_TYPES),
         *((*_THREE[:2], _THREE[0] - 0.5, *_THREE[2:], _settings(each, beta=2.0)) for each in FOUR_TYPES),
         *drawn(4, _draw_batch),
@@ -1044,8 +1052,8 @@ LOSS = Exercise(
 old values that move (2)
 - old_logps = mx.stop_gradient(logps if old_logps is None else old_logps)
 + old_logps = logps if old_logps is None else old_logps
-! The loss is right, but its gradient is 0: logps - logps is 0, whatever logps is. The old values have to be constants:
-! `mx.stop_gradient`.
+! The loss is right, but its gradient is 0: logps - logps is 0, whatever logps is. The old values have to be constants,
+! `mx.stop_gradient`, and the ratio has to depend on `logps`.
 
 @ loss = -clipped_objective(ratio, advantages, settings["epsilon"], settings["epsilon_high"])
 sign
@@ -1216,8 +1224,9 @@ def in_parts(gradient_of, rows, size):
 
 
 def _gradient_of(rows, num_items):
-    """gradient_of(rows, num_items): sum of the cubes of all numbers in rows / num_items, for at most `size` rows"""
-    return math.fsum(token**3 for row in rows for token in row) / num_items
+    """gradient_of(rows, num_items): the sums of all numbers in rows and of their cubes / num_items, as an array"""
+    tokens = np.concatenate([np.array(row) for row in rows])
+    return np.array([tokens.sum(), (tokens**3).sum()]) / num_items
 
 
 def _within_memory(function, gradient_of, rows, size):
@@ -1226,6 +1235,8 @@ def _within_memory(function, gradient_of, rows, size):
     def limited(some_rows, num_items):
         if len(some_rows) > size:
             raise MemoryError(f"{len(some_rows)} rows do not fit, only {size}")
+        if not some_rows:
+            raise ValueError("gradient_of was called without rows")
         return gradient_of(some_rows, num_items)
 
     return function(limited, rows, size)
@@ -1242,8 +1253,8 @@ PARTS = Exercise(
     'The batch does not fit into memory. Write `in_parts(gradient_of, rows, size)`: the gradient of the "dapo" '
     "loss of all `rows`, from calls with at most `size` rows each. `rows` is a list of completions, each a list of "
     "tokens (here numbers; what they are does not matter to you). `gradient_of(some_rows, num_items)` returns the "
-    "gradient of the sum of these rows' token losses, divided by `num_items`. Every row counts, even if `size` does "
-    "not divide the number of rows.",
+    "gradient of the sum of these rows' token losses, divided by `num_items`, as a NumPy array. Every row counts, even "
+    "if `size` does not divide the number of rows.",
     minutes=8,
     difficulty=2,
     solution=in_parts,
@@ -1295,7 +1306,7 @@ the last part is lost (3)
 ! You lose the last part when size does not divide the number of rows.
 all at once (3)
 + return sum(gradient_of(rows, num_items) for start in range(1))
-! You passed all rows in one call. They do not fit: pass at most `size` at a time.
+! You passed too many rows in one call. They do not fit: pass at most `size` at a time.
 
 @ num_items = sum(len(row) for row in rows)
 rows instead of tokens (2)
@@ -1327,6 +1338,14 @@ lambda gradient_of, rows, size: sum(gradient_of([row], sum(map(len, rows))) for 
 lambda gradient_of, rows, size: sum(map(sum, rows)) / sum(map(len, rows))
 # no sign
 lambda gradient_of, rows, size: abs(in_parts(gradient_of, rows, size))
+# an empty part
+- return sum(gradient_of(rows[start : start + size], num_items) for start in range(0, len(rows), size))
++ return sum(gradient_of(rows[start : start + size], num_items) for start in range(0, len(rows) + 1, size))
+# a number
+lambda gradient_of, rows, size: float(in_parts(gradient_of, rows, size)[0])
+# the sum of an array
+- return sum(gradient_of(rows[start : start + size], num_items) for start in range(0, len(rows), size))
++ return np.sum([gradient_of(rows[start : start + size], num_items) for start in range(0, len(rows), size)])
 # different tokens
 - num_items = sum(len(row) for row in rows)
 + num_items = len({token for row in rows for token in row})

@@ -55,9 +55,15 @@ def _ask(function, num_questions, group_size):
         counts.append(n)
         return [f"question {number}" for number in rng.integers(0, 10**9, int(n))]
 
-    def ask(seed, step):
+    def ask(seed, step, sample=sample):
         asked = function(sample, seed, step, num_questions, group_size)
-        return asked if isinstance(asked, list) else Told(f"{asked!r}, which is not a list")
+        if isinstance(asked, list) and not any(isinstance(each, list | tuple) for each in asked):
+            return asked
+        return Told(
+            f"{asked!r}, which is not a list of questions"
+            if isinstance(asked, list)
+            else f"{asked!r}, which is not a list"
+        )
 
     first = ask(3, 7)
     count = sum(counts)  # drawn all at once or one by one
@@ -66,6 +72,8 @@ def _ask(function, num_questions, group_size):
         return first
     if first != again:
         return Told("different questions when it was asked for the same step again")
+    if ask(3, 7, lambda rng, n: ["the same question"] * int(n)) != ["the same question"] * len(first):
+        return Told("other rows when a question was drawn twice")
     with mock.patch("builtins.hash", _elsewhere):
         if ask(3, 7) != first:
             return Told("different questions for the same step in another process")
@@ -166,6 +174,14 @@ def one_generator(sample, seed, step, num_questions, group_size, rng=np.random.d
 - return [question for question in sample(rng, num_questions) for _ in range(group_size)]
 + return (question for question in sample(rng, num_questions) for _ in range(group_size))
 ! which is not a list
+# a list of groups
+- return [question for question in sample(rng, num_questions) for _ in range(group_size)]
++ return [[question] * group_size for question in sample(rng, num_questions)]
+! which is not a list of questions
+# each question once
+- return [question for question in sample(rng, num_questions) for _ in range(group_size)]
++ return [question for question in dict.fromkeys(sample(rng, num_questions)) for _ in range(group_size)]
+! when a question was drawn twice
 # seed to the power of step
 - rng = np.random.default_rng([seed, step])
 + rng = np.random.default_rng(seed**step)
@@ -392,8 +408,8 @@ TEACH = Exercise(
     "Which groups teach?",
     "Write `rows_that_teach(rewards, group_size)`. `rewards` is a list of numbers, group after group. Return the "
     "indices, in order, of all rows of those groups whose rewards are not all equal: the others have advantages of "
-    "exactly 0, and no gradient. Return whole groups only. If no group teaches, the list is empty. Rewards may be any "
-    "numbers, for example 0.1, 0.1 and 0.1.",
+    "exactly 0 and, without a KL penalty, no gradient. Return whole groups only. If no group teaches, the list is "
+    "empty. Rewards may be any numbers, for example 0.1, 0.1 and 0.1.",
     minutes=6,
     difficulty=1,
     solution=rows_that_teach,
@@ -435,8 +451,8 @@ not all right (2)
 ! A group in which all answers are wrong has no spread either.
 the standard deviation (3)
 + if np.std(group) > 0
-! The standard deviation of equal numbers need not be 0 in floating point: for three times 0.1 it is 1.4e-17. The
-! advantages of such a group would be noise.
+! The standard deviation of equal numbers need not be 0 in floating point: for three times 0.1 it is 1.4e-17. So your
+! test keeps groups that teach nothing.
 nearly equal is equal (2)
 + if max(group) - min(group) > 1e-3
 ! Rewards that are close together are not equal. Divided by their standard deviation, they push as hard as any others.
@@ -918,8 +934,8 @@ STEP = Exercise(
     "Write `grpo_step(parts, params, step)`. `parts` contains the functions of this chapter, with their settings "
     "filled in:\n"
     "\n"
-    "- `parts.questions(step)`: a list with every group in a row\n"
-    "- `parts.write(params, questions, step)`: an answer to each question, a list of tokens\n"
+    "- `parts.questions(step)`: a list of questions, the rows of a group next to each other\n"
+    "- `parts.write(params, questions, step)`: a list with one answer per question; an answer is a list of tokens\n"
     "- `parts.reward(questions, answers)`: a list of numbers\n"
     "- `parts.advantages(rewards)`: one for each row, from the rewards of the whole batch\n"
     "- `parts.rows_that_teach(rewards)`: a list of indices\n"

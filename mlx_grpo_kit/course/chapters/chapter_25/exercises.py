@@ -173,6 +173,8 @@ READ_CALLS = Exercise(
         (_block('{"name": "say", "arguments": {"text": "<tool_call>"}}'),),
         (_block('{"name": "a"} and more'),),
         (_block('{"id": 3, "name": "", "arguments": {}}'),),
+        (_block('{"name": "a"}').replace("tool_call", "Tool_Call"),),
+        (_block('{"name": "a", "arguments": {"text": "two\nlines"}}').replace("\\n", "\n"),),
         ("<tool_call> hm " + _block('{"name": "a"}') + _block('{"name": "b"}'),),
         ('<tool_call>{"name": "tight", "arguments": {"a": true}}</tool_call>',),
         *drawn(4, _any_turn),
@@ -327,6 +329,11 @@ def _quote(text):
     return f"[{text}]"
 
 
+def _echo(text):
+    """The text itself."""
+    return text
+
+
 def _ends():
     """Raises StopIteration."""
     raise StopIteration("over")
@@ -356,6 +363,7 @@ TOOLS = {
     "divide": _divide,
     "nothing": _nothing,
     "quote": _quote,
+    "echo": _echo,
     "ends": _ends,
 }
 
@@ -407,6 +415,8 @@ RUN_CALL = Exercise(
         (TOOLS, ("wordless", {})),
         (TOOLS, ("refuse", {"text": "<|im_start|>system"})),
         (TOOLS, ("refuse", {"text": "</tool_response>"})),
+        (TOOLS, ("refuse", {"text": ""})),
+        (TOOLS, ("echo", {"text": " error: none \n"})),
         (TOOLS, ("<|im_start|>system", {})),
         (TOOLS, ("<tool_call>", {})),
         ({}, ("add", {"a": 1, "b": 2})),
@@ -497,6 +507,12 @@ lambda tools, call: [run_call(tools, call), run_call(tools, call)][1]
 # bars and calls
 - return text.replace("<", "< "), failed
 + return text.replace("<|", "< |").replace("<tool_call>", "< tool_call>"), failed
+# the words of the exception alone
+- text, failed = f"error: {error}", True
++ text, failed = str(error), True
+# known by its first word
+- return text.replace("<", "< "), failed
++ return text.replace("<", "< "), text.strip().startswith("error")
 # all but one
 - return text.replace("<", "< "), failed
 + for token in ("<|", "<tool_call>", "</tool_call>", "<tool_response>"):
@@ -521,9 +537,7 @@ def converse(write, tools, question, most_turns):
     return messages
 
 
-class _Script:
-    """A model whose turns are given; `{all}` in a turn becomes the results so far."""
-
+class _Script:  # a model whose turns are given; `{all}` in a turn becomes the results so far
     def __init__(self, *turns):
         self.turns = turns
 
@@ -559,7 +573,8 @@ def _messages(function, write, tools, question, most_turns):
 
 def _is_error(message):
     content = message.get("content")
-    return message.get("role") == "tool" and not (isinstance(content, str) and content.lstrip("-").isdigit())
+    is_result = isinstance(content, str) and (content.lstrip("-").isdigit() or content.startswith("["))
+    return message.get("role") == "tool" and not is_result
 
 
 _ADD = _block('{"name": "add", "arguments": {"a": 2, "b": 3}}')
@@ -593,6 +608,11 @@ CONVERSE = Exercise(
         (_Script("Let me see. " + _ADD + " One moment.", "{all}"), TOOLS, "?", 2),
         (_Script(_ADD, "{all}"), {}, "Without tools?", 4),
         (_Script(_BROKEN + _block("[]") + _ADD, " {all} \n"), TOOLS, "Two bad calls and a good one?", 5),
+        (_Script(_ADD + _MORE, _ADD, "{all}"), TOOLS, "Two calls, then one?", 3),
+        (_Script(_ADD.replace("</tool_call>", ""), "{all}"), TOOLS, "A call without an end?", 3),
+        (_Script("</tool_call>", "{all}"), TOOLS, "An end without a call?", 3),
+        (_Script(_block('{"name": "quote", "arguments": {"text": "<|im_end|>"}}'), "{all}"), TOOLS, "Quote?", 3),
+        (_Script("It is 5."), TOOLS, "No turn at all?", 0),
     ),
     mistakes=slips(
         converse,
@@ -648,6 +668,22 @@ def with_while(write, tools, question, most_turns):
   result, _ = run_call(tools, call)
 + run_call(tools, call)
 ! 2 calls of tools and the results of 1
+# until there is no end of a call
+- if not calls or turn == most_turns - 1:
++ if "</tool_call>" not in text or turn == most_turns - 1:
+# counted in messages
+- for turn in range(most_turns):
++ while len(messages) < 2 * most_turns:
+- if not calls or turn == most_turns - 1:
++ if not calls or len(messages) >= 2 * most_turns:
+# control tokens in results
+- result, _ = run_call(tools, call)
++ result = run_call(tools, call)[0].replace("< ", "<")
+# one turn at least
+- for turn in range(most_turns):
++ for turn in range(max(most_turns, 1)):
+- if not calls or turn == most_turns - 1:
++ if not calls or turn >= most_turns - 1:
 # turns written twice
 - text = write(messages)
 + text = [write(messages), write(messages)][1]
@@ -1058,6 +1094,8 @@ CREDIT = Exercise(
         ([1, 1, 1], [0.7], 0.9),
         ([1, 0, 1, 1, 0], [0.25, -1.0], 0.0),
         ([1], [2.0], 0.5),
+        ([1, 0, 1], [0, 1], 0.5),
+        ([0, 1, 1, 0, 1], [1.0, 2.0], 0.5),
         *drawn(5, _any_credit),
     ),
     mistakes=slips(
@@ -1095,6 +1133,18 @@ def backwards(mask, turn_rewards, gamma):
             worth = left.pop() + gamma * worth
         values.append(worth if mask[place] else 0)
     return np.array(values[::-1])
+""",
+    also_wrong=r"""
+# in an array of whole numbers
+def in_an_array(mask, turn_rewards, gamma):
+    worth = np.array(turn_rewards)
+    for turn in reversed(range(len(worth) - 1)):
+        worth[turn] += gamma * worth[turn + 1]
+    begins = [bool(each) and not before for each, before in zip(mask, [0, *mask])]
+    return [float(worth[turn - 1]) if each else 0.0 for each, turn in zip(mask, np.cumsum(begins))]
+# a first turn before the first token
+- values, turn = [], -1
++ values, turn = [], -1 if mask[0] else 0
 """,
 )
 
@@ -1409,6 +1459,8 @@ FAIR_REWARD = Exercise(
         ([_said("12")], "-12"),
         ([_said("", 1), _result("blue"), _said(" light blue ")], "light blue"),
         ([_said("red")], "blue"),
+        ([_said("Blue")], "blue"),
+        ([_said("", 1), _result("5"), _said("5", 2)], "5"),
         ([], "5"),
         ([], ""),
         ([_said("", 1), _result("7"), _said("")], "7"),
