@@ -52,6 +52,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         except KeyboardInterrupt:
             say("Stopped.")
             return 128 + signal.SIGINT
+        except SystemExit as error:
+            if error.code:
+                raise
+            say("error: a file of yours called exit(), which would end the command without a word.")
+            return 2
         except Exception as error:
             if options.debug:
                 raise

@@ -7,6 +7,7 @@ scattered over four files: the ids that end a completion, and the padding id.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from hashlib import sha256
@@ -160,11 +161,11 @@ class Tokenizer:
         """
         ids = [*map(int, prompt_ids)]
         start = max((place + 1 for place, each in enumerate(ids) if each in self.control_token_ids), default=0)
-        before, tag, inside = self.decode(ids[start:], skip_special_tokens=False).rpartition(THINK)
-        if not tag or END_OF_THOUGHT in inside:
-            return ""
-        opens = not inside.strip() or (start and before.rstrip(" ")[-1:] in ("", "\n"))
-        return tag + inside if opens else ""
+        _, closed, said = self.decode(ids[start:], skip_special_tokens=False).rpartition(END_OF_THOUGHT)
+        line = r"\n" if closed else r"(?:\A|\n)"
+        opened = re.search(rf"{line} *({THINK}.*)", said, re.DOTALL) if start else None
+        opened = opened or re.search(rf"({THINK}\s*)\Z", said)
+        return opened[1] if opened else ""
 
     def read(self, completion_ids: Sequence[int], prompt_ids: Sequence[int]) -> str:
         """A completion as rewards and people read it: its text, which begins with the thought that its prompt opened.

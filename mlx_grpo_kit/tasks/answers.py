@@ -66,13 +66,13 @@ def final_answer(text: str, lines: int = 1, *, words: bool = False) -> str:
         text = text[start + len("<answer>") : end]
     if (box := _last_box(text)) is not None:
         text = box if lines > 1 else box.replace("\r", " ").replace("\n", " ")
-    if lines == 1 and (marked := _after_mark(text)) is not None:
-        return marked if words else _without_words(marked)
+    if lines == 1 and (marked := after_mark(text)) is not None:
+        return marked if words else without_words(marked)
     last = [line for line in text.split("\n") if line.strip(BLANKS)][-lines:]
     return "\n".join(last).rpartition("####")[2].strip(BLANKS)
 
 
-def _after_mark(text: str) -> str | None:
+def after_mark(text: str) -> str | None:
     """The rest of the line after the last `####`; None if there is no mark, or if it is that of a heading."""
     _, mark, after = text.rpartition("####")
     line, _, more = after.partition("\n")
@@ -81,7 +81,7 @@ def _after_mark(text: str) -> str | None:
     return line if mark and answers else None
 
 
-def _without_words(line: str) -> str:
+def without_words(line: str) -> str:
     """The number at the beginning of `42 apples` or `12 + 34 = 46, as I said`; any other line unchanged."""
     number, _, rest = line.rpartition("=")[2].strip(BLANKS).partition(" ")
     number, rest = number.rstrip(",;:!?"), rest.lstrip(f" -\u2013\u2014(,;:%.!?{_CURRENCY}")

@@ -7,6 +7,7 @@ from being trivial.) Each target can be reached with `+ - *` alone; division and
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations, combinations_with_replacement, permutations
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -40,10 +41,10 @@ def uses_numbers(problems: Sequence[Problem], completions: Sequence[str]) -> lis
 def is_game(data: Mapping[str, Any]) -> bool:
     """True for the data of a game: a whole number `target`, and whole `numbers`, also under the name `nums`."""
     numbers = _numbers(data)
-    whole = isinstance(numbers, Sequence) and not isinstance(numbers, str) and len(numbers) > 0
-    return whole and all(
-        isinstance(each, int) and not isinstance(each, bool) for each in (data.get("target"), *numbers)
-    )
+    if not isinstance(numbers, Sequence) or isinstance(numbers, str) or not numbers:
+        return False
+    values = [data.get("target"), *numbers]
+    return all(isinstance(each, Real) and not isinstance(each, bool) and each == each // 1 for each in values)
 
 
 def is_solution(problem: Problem, answer: str) -> bool:
@@ -62,7 +63,8 @@ def _read(problem: Problem, answer: str) -> Expression | None:
 
 
 def _numbers(data: Mapping[str, Any]) -> Any:
-    return data["nums"] if "nums" in data else data.get("numbers")
+    numbers = data["nums"] if "nums" in data else data.get("numbers")
+    return numbers.tolist() if hasattr(numbers, "tolist") else numbers  # an array, as pandas and datasets return them
 
 
 def _is_right(problem: Problem, completion: str) -> bool:

@@ -26,7 +26,7 @@ import numpy as np
 
 from mlx_grpo_kit.files import check_regular
 from mlx_grpo_kit.runtime.habits import names_habits
-from mlx_grpo_kit.tasks.answers import MAX_NUMBER, as_number, comparable, final_answer
+from mlx_grpo_kit.tasks.answers import MAX_NUMBER, after_mark, as_number, comparable, final_answer, without_words
 from mlx_grpo_kit.tasks.chat import ANSWER_TOKENS, IN_TAGS, InChat
 from mlx_grpo_kit.tasks.countdown import is_game, is_solution, left_of_equals
 from mlx_grpo_kit.tasks.signatures import as_reward_funcs
@@ -388,7 +388,8 @@ def _written_out(number: Real, where: str) -> str:
 def _short_answer(value: Any, where: str) -> str:
     if not isinstance(value, str) or not value.strip():
         raise TaskError(f"{where} has the answer {value!r:.60}; expected a string or a finite number.")
-    value = value.rpartition("####")[2]
+    marked = after_mark(value)  # read as in a completion
+    value = value.rpartition("####")[2] if marked is None else without_words(marked)
     if r"\boxed{" not in value:
         return value.strip()
     answer = final_answer(value)

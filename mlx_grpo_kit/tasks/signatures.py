@@ -8,6 +8,7 @@ The parameters' names decide; nothing is called to find out.
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -44,8 +45,8 @@ def takes_names(func: Callable, columns: Iterable[str] = ()) -> bool:
 
     A parameter `problems` means the kit's signature. Without it, a function has TRL's if it takes `**kwargs`, if a
     parameter is called `prompts` or `completion_ids`, if `environments` is required, if `completions` comes first, if
-    all parameters are keyword-only, or if `completions` is required with `answer`, with one of `columns`, or with two
-    or more others. So `f(prompts, completions)` and `f(answer, completions)` get texts, and
+    all parameters are keyword-only, or if it takes `completions` with `answer`, with one of `columns`, or with two
+    or more others that are required. So `f(prompts, completions)` and `f(answer, completions)` get texts, and
     `f(problems, completions, **kwargs)` gets problems.
 
     Args:
@@ -72,7 +73,7 @@ def takes_names(func: Callable, columns: Iterable[str] = ()) -> bool:
         or "environments" in required
         or named[:1] == ["completions"]
         or (parameters and not plain and inspect.Parameter.VAR_POSITIONAL not in kinds)
-        or ("completions" in named and (len(required) > 2 or not {"answer", *columns}.isdisjoint(required)))
+        or ("completions" in named and (len(required) > 2 or not {"answer", *columns}.isdisjoint(named)))
     )
     if by_name:
         if unknown := [name for name in required if name in ONLY_IN_TRL]:
@@ -100,9 +101,9 @@ def reward_arguments(
 
     TRL's form gets `prompts`, `completions`, `completion_ids` and `environments` if they are known, `answer`, and each
     key of `Problem.data` that all problems have, including a column named `answer`. Of these it gets the ones that it
-    names, or all if it takes `**kwargs`. Each argument is a new list, because a function may sort its arguments. As in
-    TRL, if a prompt is a chat, its completion is a chat too: `[{"role": "assistant", "content": text}]`, or the
-    `messages` of all its turns.
+    names, or all if it takes `**kwargs`. Each argument is a new list of copies, because a function may change what it
+    gets. As in TRL, if a prompt is a chat, its completion is a chat too: `[{"role": "assistant", "content": text}]`,
+    or the `messages` of all its turns.
 
     The kit's form gets problems and texts, and `completion_ids`, `messages` and `environments` if it has parameters of
     those names with a default.
@@ -118,11 +119,11 @@ def reward_arguments(
     known = {name: [*values] for name, values in known.items() if values is not None}
     rows = [{"answer": None, **getattr(problem, "data", {})} for problem in problems]
     columns = [key for key in (rows[0] if rows else {}) if all(key in row for row in rows)]
-    if not takes_names(func, columns):  # which reads no answer: a problem may hide it
+    if not takes_names(func, {key for row in rows for key in row}):  # reads no answer: a problem may hide it
         return [list(problems), list(completions)], {name: each for name, each in known.items() if name in named}
     rows = [{"answer": getattr(problem, "answer", None), **getattr(problem, "data", {})} for problem in problems]
-    given = {key: [row[key] for row in rows] for key in columns}
-    prompts = given["prompts"] = [getattr(problem, "prompt", problem) for problem in problems]
+    given = {key: [_copied(row[key]) for row in rows] for key in columns}
+    prompts = given["prompts"] = [_copied(getattr(problem, "prompt", problem)) for problem in problems]
     turns = known.pop("messages", None) or [[{"role": "assistant", "content": text}] for text in completions]
     given["completions"] = [
         turn if is_chat(prompt) else text for prompt, turn, text in zip(prompts, turns, completions, strict=True)
@@ -142,6 +143,13 @@ def reward_arguments(
     if any(each.kind is each.VAR_KEYWORD for each in parameters):
         return [], {key: value for key, value in given.items() if isinstance(key, str)}
     return [], {key: value for key, value in given.items() if key in named}
+
+
+def _copied(value: Any) -> Any:
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # something that cannot be copied, such as a lock
+        return value
 
 
 def _parameters(func: Callable) -> list[inspect.Parameter]:
