@@ -68,7 +68,7 @@ def copy_course(folder: Path, fresh: bool = False) -> Copied:
         raise ValueError(
             f"{error} Or delete it: then every notebook that differs from the one of this version is kept."
         ) from error
-    if others := [name for name in hashes if not name.endswith(".ipynb")]:
+    if others := [name for name in hashes if not name.endswith(".ipynb") or name != Path(name).name]:
         raise FileExistsError(f"{folder} is a folder that the kit wrote for {others[0]}. Choose another folder.")
     editions = _editions(folder) if hashes else {}
     for name in sorted(shipped.keys() | hashes.keys()):

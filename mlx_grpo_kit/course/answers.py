@@ -15,6 +15,7 @@ import io
 import json
 import linecache
 import math
+import os
 import re
 import sys
 import textwrap
@@ -76,17 +77,20 @@ class Kept:
         return vars(module)[self.name]
 
 
-def keep(folder: Path, id: str, answer: Any, check: str = "") -> str:
+def keep(folder: Path, id: str, answer: Any) -> str:
     """Add the source of an answer that has passed `check` to the file of answers in `folder`.
+
+    `use` examines it before it is handed out: the source may compute something else than the function did, for example
+    if a name was bound anew in between.
 
     Returns a sentence if the file was damaged. Raises NotKeptError, OSError from the disk, and ValueError if something
     else than a file is in its place.
     """
-    new = Kept(*source_of(answer), time.strftime("%Y-%m-%d %H:%M:%S")).marked(check)
+    new = Kept(*source_of(answer), time.strftime("%Y-%m-%d %H:%M:%S"))
 
     def add(versions: Sequence[Kept]) -> list[Kept]:
         if versions and (versions[-1].name, versions[-1].source) == (new.name, new.source):
-            return [*versions[:-1], versions[-1].marked(check)]
+            return [*versions]
         return [*versions, new][-VERSIONS_KEPT:]
 
     return _change(folder, id, add)
@@ -117,7 +121,7 @@ def _change(folder: Path, id: str, change: Callable[[Sequence[Kept]], list[Kept]
 
 def answers_file(folder: Path) -> Path:
     """The file of all answers, JSON: {"16.1": [{"name", "source", "when", "passed"}, ...], ...}."""
-    return folder / "answers.json"
+    return Path(os.path.realpath(folder / "answers.json"))  # a link to another disk stays one
 
 
 def read_answers(folder: Path) -> tuple[dict[str, list[Kept]], str]:
@@ -132,7 +136,7 @@ def read_answers(folder: Path) -> tuple[dict[str, list[Kept]], str]:
 
 def _parsed(content: bytes) -> tuple[dict[str, list[Kept]], str]:
     try:
-        whole = json.loads(content)
+        whole = json.loads(content, object_pairs_hook=_each_once)
     except (ValueError, RecursionError) as error:
         return {}, f"it is not JSON: {error}"
     if not isinstance(whole, dict):
@@ -149,6 +153,15 @@ def _parsed(content: bytes) -> tuple[dict[str, list[Kept]], str]:
         if is_id and kept:
             answers[id] = kept
     return answers, f"it has no answer where one is expected: {', '.join(map(repr, odd[:3]))}" if odd else ""
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of these pairs; an id that occurs twice, as after a merge, has the answers of both."""
+    whole: dict[str, Any] = {}
+    for key, value in pairs:
+        both = isinstance(value, list) and isinstance(whole.get(key, []), list)
+        whole[key] = [*whole.get(key, []), *value] if both else value
+    return whole
 
 
 def source_of(answer: Any) -> tuple[str, str]:

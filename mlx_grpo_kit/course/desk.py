@@ -82,9 +82,10 @@ def solution(id: str) -> Note:
 def use(id: str) -> Any:
     """Your answer to exercise `id` if it has passed, today or before, else the kit's solution. Prints which of the two.
 
-    So the rest of a notebook runs whether you did the exercise or not. If your stored answer or the exercise has
-    changed since it passed, it is checked again first. Results come in the kinds that the solution returns, such as
-    MLX's arrays, even if your answer returns lists. Raises LookupError for an unknown exercise.
+    So the rest of a notebook runs whether you did the exercise or not. A stored answer is checked when it is loaded for
+    the first time, and again if it or the exercise has changed since it passed. Results come in the kinds that the
+    solution returns, such as MLX's arrays, even if your answer returns lists. Raises LookupError for an unknown
+    exercise.
     """
     exercise, chapter = find(id), str(id).partition(".")[0]
     if id in passed_here:
@@ -110,7 +111,7 @@ def use(id: str) -> Any:
             return exercise.solution
         answer = newest.load(id)  # in the state before the check
         mark_kept(id, newest)
-        again = ", checked again"
+        again = ", checked again" if newest.passed else ""
     _tell(f"{id}: yours, from chapter {chapter} ({newest.when}{again})")
     return as_the_solution_returns(exercise, answer)
 

@@ -86,7 +86,7 @@ def _store_id(id: str, answer: Any) -> str:
 
 
 def _store_source(id: str, answer: Any) -> str:
-    return keep(progress_file().parent, id, answer, check_of(find(id)))
+    return keep(progress_file().parent, id, answer)
 
 
 def mark_kept(id: str, answer: Kept) -> None:

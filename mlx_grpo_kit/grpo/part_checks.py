@@ -156,12 +156,12 @@ def check_sampling_logps(args: GRPOConfig, name: str, are_known: bool) -> None:
 
 
 def checked_advantages(rule: Advantages) -> Advantages:
-    """`rule`, whose results are checked and copied, so that it may use its arrays again."""
+    """`rule`, which gets copies and whose results are checked and copied, so that it may use its arrays again."""
 
     @wraps(rule)
     def advantages(completions: Completions, scores: Scores) -> tuple[np.ndarray, np.ndarray]:
         count = len(completions)
-        found = rule(completions, replace(scores, values=scores.values.copy()))
+        found = rule(_in_python(completions), replace(scores, values=scores.values.copy()))
         what = f"{len(found)} values" if isinstance(found, tuple | list) else type(found).__name__
         if isinstance(found, tuple | list) and len(found) == 2:
             try:
@@ -226,6 +226,9 @@ def checked_loss(loss: LossType, config: GRPOLossConfig) -> GRPOLossConfig:
     return config
 
 
+OF_THE_STEP = {"loss", "reward", "reward_std", "grad_norm", "learning_rate", "entropy"}
+"""Metrics that a step has itself."""
+
 COUNTED = np.array([[1, 1, 1, 0], [1, 1, 0, 0], [1, 1, 1, 1]], np.float32)
 """The masks of three made-up completions."""
 
@@ -285,6 +288,11 @@ class _CheckedObjective:
             raise ValueError(
                 f"The objective of loss= returned {type(found).__name__}; expected a tuple of the objective and a "
                 "dictionary of metrics, which may be empty."
+            )
+        if taken := [name for name in found[1] if not isinstance(name, str) or name in OF_THE_STEP]:
+            raise ValueError(
+                f"A metric of loss= is called {taken[0]!r}; expected a string that is no metric of the step itself. "
+                f"Those are {', '.join(sorted(OF_THE_STEP))}."
             )
         for name, values, of_tokens in _parts(*found):
             if isinstance(values, np.ndarray | np.generic | Number) or not hasattr(values, "shape"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,8 +13,12 @@ def mapped(change: Callable[[np.ndarray], Any], value: Any) -> Any:
     """Change an array, or every array in a list, tuple or dictionary, which are copied; return the rest as it is."""
     if isinstance(value, np.ndarray):
         return change(value)
-    if type(value) is dict:
-        return {key: mapped(change, part) for key, part in value.items()}
+    if isinstance(value, dict):
+        copied = copy.copy(value)  # of its own class
+        copied.update({key: mapped(change, part) for key, part in value.items()})
+        return copied
+    if isinstance(value, tuple) and hasattr(value, "_fields"):  # a named tuple
+        return type(value)(*[mapped(change, part) for part in value])
     return type(value)([mapped(change, part) for part in value]) if type(value) in (list, tuple) else value
 
 

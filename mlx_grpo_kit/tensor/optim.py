@@ -120,8 +120,10 @@ class Adam(Optimizer):
         ):
             raise ValueError(f"Invalid betas: {betas!r}; expected two numbers from 0 to below 1, such as (0.9, 0.999).")
         self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
-        self.means = [np.zeros_like(parameter.data) for parameter in self.parameters]
-        self.squares = [np.zeros_like(parameter.data) for parameter in self.parameters]
+        # The square of a float16 gradient may be infinite, so its means are float32.
+        wide = [np.promote_types(parameter.data.dtype, np.float32) for parameter in self.parameters]
+        self.means = [np.zeros(each.shape, dtype) for each, dtype in zip(self.parameters, wide, strict=True)]
+        self.squares = [np.zeros_like(mean) for mean in self.means]
         self.steps = [0] * len(self.parameters)
 
     def update(self, number, data, grad):
@@ -131,6 +133,7 @@ class Adam(Optimizer):
 
     def adam_update(self, number: int, grad: np.ndarray) -> np.ndarray:
         mean, square, (beta1, beta2) = self.means[number], self.squares[number], self.betas
+        grad = np.asarray(grad, mean.dtype)
         self.steps[number] += 1
         # Use one array for all intermediate results, because memory traffic limits the speed for large parameters.
         # np.asarray turns a NumPy scalar into an array of shape ().

@@ -167,6 +167,36 @@ def edit(folder, id, **changes):
     answers_file(folder).write_text(json.dumps({key: content[key] for key in content}))
 
 
+def test_a_source_that_computes_something_else_is_not_handed_out(capsys, cell):
+    """Two helpers without a name of their own: the stored source has one body for both."""
+    source = (
+        "ahead = lambda x, h: x + h\n"
+        "slope = lambda after, before, h: (after - before) / h\n"
+        "def mine(f, x, h):\n    return slope(f(ahead(x, h)), f(x), h)\n"
+    )
+    assert check("01.1", cell(source)["mine"])
+    record.passed_here.clear()
+    assert use("01.1") is find("01.1").solution
+    assert "does not pass the check" in capsys.readouterr().out
+
+
+def test_an_id_that_occurs_twice_has_the_answers_of_both(tmp_path):
+    for number in (1, 2):
+        keep(tmp_path, "01.1", number)
+    [one, other] = json.loads((tmp_path / "answers.json").read_text())["01.1"]
+    (tmp_path / "answers.json").write_text(f'{{"01.1": [{json.dumps(one)}], "01.1": [{json.dumps(other)}]}}')
+    assert len(kept_in(tmp_path)["01.1"]) == 2
+
+
+def test_a_link_to_the_answers_stays_a_link(tmp_path):
+    (tmp_path / "drive").mkdir()
+    (tmp_path / "answers.json").symlink_to(tmp_path / "drive" / "answers.json")
+    for number in (1, 2):
+        keep(tmp_path, f"01.{number}", number)
+    assert (tmp_path / "answers.json").is_symlink()
+    assert {*json.loads((tmp_path / "drive" / "answers.json").read_text())} == {"01.1", "01.2"}
+
+
 def test_a_stored_answer_is_checked_again_only_if_it_or_its_exercise_changed(tmp_path, monkeypatch, capsys, cell):
     examined = []
     examine = Exercise.examine
@@ -182,9 +212,10 @@ def test_a_stored_answer_is_checked_again_only_if_it_or_its_exercise_changed(tmp
         return capsys.readouterr().out, len(examined)
 
     assert "checked again" not in said()[0]
-    assert examined == []  # passed exactly this check with exactly this source
+    assert examined == ["01.1"]  # its source, once
+    assert said()[1] == 1  # passed exactly this check with exactly this source
 
-    for number, change in enumerate(({"passed": ""}, {"source": forward(2)}, {"passed": "0" * 64}), start=1):
+    for number, change in enumerate(({"source": forward(2)}, {"passed": "0" * 64}), start=2):
         edit(tmp_path, "01.1", **change)
         words, count = said()
         assert words.count("yours, from chapter 01") == 2

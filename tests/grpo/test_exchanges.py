@@ -257,6 +257,28 @@ def test_a_rule_that_returns_something_else_is_told_what_is_expected(make_traine
         next(trainer.train(1))
 
 
+def test_a_rule_for_advantages_gets_copies(make_trainer):
+    def reversing(completions, scores):
+        for ids in completions.completion_ids:
+            ids.reverse()
+        return plain(completions, scores)
+
+    given, norms = make_trainer(), []
+    plain = given.parts.advantages
+    for rule in (plain, reversing):
+        trainer = GRPOTrainer(given.config, given.params, given.tokenizer, given.task, given.args, advantages=rule)
+        norms.append(next(trainer.train(1)).metrics["grad_norm"])
+    assert norms[0] == norms[1]
+
+
+@pytest.mark.parametrize("name", ["loss", "reward", 3])
+def test_a_metric_of_a_loss_does_not_replace_one_of_the_step(make_trainer, name):
+    loss = LossType(lambda tokens, config: (tokens.ratio * tokens.advantages, {name: tokens.ratio}), lambda *_: 1.0)
+    given = make_trainer()
+    with pytest.raises(ValueError, match=f"metric of loss= is called {name!r}; expected a string that is no metric"):
+        GRPOTrainer(given.config, given.params, given.tokenizer, given.task, given.args, loss=loss)
+
+
 # What a part returns is checked, by name.
 
 

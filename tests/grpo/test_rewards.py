@@ -475,5 +475,5 @@ class TestInTheTrainer:
             make_trainer().change(reward_funcs=[lambda completion: 1.0])
 
     def test_the_setting_is_checked(self):
-        with pytest.raises(ValueError, match="on_reward_error is 'go'; expected 'stop' or 'skip'"):
+        with pytest.raises(ValueError, match="on_reward_error is 'go'; expected one of 'stop', 'skip'"):
             GRPOConfig(on_reward_error="go")

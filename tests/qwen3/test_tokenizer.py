@@ -287,6 +287,7 @@ OPEN = {
     TURN + "<think>\n\n</think>\n\n": "",
     TURN + "<think>\nFirst,": "<think>\nFirst,",
     TURN + "So.\n <think> First,": "<think> First,",
+    TURN + "<think>\nWhat is <think>?": "<think>\nWhat is <think>?",
     TURN + "<think>a</think>\n<think>": "<think>",
     TURN + "The tag <think> begins": "",
     "User: what is 1+1?\nAssistant: Let me think.\n<think>": "<think>",

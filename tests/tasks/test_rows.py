@@ -487,10 +487,12 @@ def test_a_missing_file_is_named_with_what_is_expected(tmp_path):
         RowsTask.from_file(tmp_path / "nowhere.jsonl")
 
 
+@pytest.mark.parametrize("kind", [list, tuple, np.array, lambda values: [np.int64(each) for each in values]])
 @pytest.mark.parametrize("name", ["nums", "numbers"])
-def test_rows_of_countdown_are_judged_by_the_target(name):
+def test_rows_of_countdown_are_judged_by_the_target(name, kind):
     """The columns of Countdown-Tasks-3to4."""
-    rows = [{"prompt": f"{n}: make 98 from 44, 19 and 35.", "target": 98, name: [44, 19, 35]} for n in range(20)]
+    numbers = [44, 19, 35]
+    rows = [{"prompt": f"{n}: make 98 from 44, 19 and 35.", "target": 98, name: kind(numbers)} for n in range(20)]
     task = RowsTask(rows)
     problem = task.held_out(1)[0]
     right = [
@@ -521,7 +523,8 @@ def test_rows_of_countdown_are_judged_by_the_target(name):
 
 @pytest.mark.parametrize(
     ("answer", "said"),
-    [("...\n#### 42", "#### 42\nThat is it."), ("42", "#### $42 a day"), ("(1, 2)", r"so \boxed{(1,2)}."),
+    [("...\n#### 42", "#### 42\nThat is it."), ("#### 42\nsource: a book", "42"), ("#### 42 apples", "42"),
+     ("42", "#### $42 a day"), ("(1, 2)", r"so \boxed{(1,2)}."),
      ("-5", "-$5"), ("#### 42 apples", "#### 42 apples\nDone"), ("42 apples", "<answer>42 apples</answer>"),
      (r"\$72", "72")],
 )  # fmt: skip

@@ -201,6 +201,31 @@ def test_a_column_that_is_required_with_the_completions_is_passed_by_name():
     assert compute_rewards([match], problems, COMPLETIONS)[0].tolist() == [3.0, 4.0]
 
 
+def test_the_columns_of_any_row_decide_how_a_function_is_called():
+    def match(level, completions):
+        return [float(each) for each in level]
+
+    def by_default(level=None, completions=None):
+        return match(level, completions)
+
+    problems = [Problem("1", "1", {"level": 3}), Problem("2", "2", {})]
+    with pytest.raises(TaskError, match="has a parameter 'level', but problem 1 of 2 lacks it"):
+        compute_rewards([match], problems, COMPLETIONS)
+    problems[1].data["level"] = 4
+    assert compute_rewards([by_default], problems, COMPLETIONS)[0].tolist() == [3.0, 4.0]
+
+
+def test_a_function_that_changes_what_it_gets_changes_no_row():
+    def use_up(prompts, completions, numbers, **kwargs):
+        return [float(len(each) + (each.pop() and 0)) + 0 * len(prompt.append(1) or prompt)
+                for each, prompt in zip(numbers, prompts, strict=True)]  # fmt: skip
+
+    problem = Problem([{"role": "user", "content": "1"}], "1", {"numbers": [3, 5, 9]})
+    assert compute_rewards([use_up], [problem, problem], COMPLETIONS)[0].tolist() == [3.0, 3.0]
+    assert problem.data == {"numbers": [3, 5, 9]}
+    assert len(problem.prompt) == 1
+
+
 def test_another_name_for_the_problems_beside_keywords_is_an_error():
     with pytest.raises(TaskError, match=r"parameter 'batch', but no problem has it.* its first parameter `problems`"):
         reward_arguments(lambda batch, completions, **kwargs: 0, PROBLEMS, COMPLETIONS)

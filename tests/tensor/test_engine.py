@@ -6,6 +6,7 @@ import math
 import sys
 import threading
 import weakref
+from collections import OrderedDict, defaultdict, namedtuple
 
 import numpy as np
 import pytest
@@ -617,7 +618,20 @@ def test_index_and_condition_tensors_may_change_before_backward():
     assert x.grad.tolist() == [2.0, 10.0, 3.0]
 
 
-@pytest.mark.parametrize("keep", [lambda a, b: (a, b), lambda a, b: [a, [b]], lambda a, b: {"a": a, "b": (b,)}])
+Pair = namedtuple("Pair", ["a", "b"])
+
+
+@pytest.mark.parametrize(
+    "keep",
+    [
+        lambda a, b: (a, b),
+        lambda a, b: [a, [b]],
+        lambda a, b: {"a": a, "b": (b,)},
+        Pair,
+        lambda a, b: OrderedDict(a=a, b=b),
+        lambda a, b: defaultdict(list, a=a, b=b),
+    ],
+)
 def test_the_callers_arrays_in_a_saved_container_may_change_before_backward(keep):
     class Scale(T.Function):
         @staticmethod

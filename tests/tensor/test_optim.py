@@ -43,6 +43,19 @@ def test_thirty_steps_match_torch(name, options):
             np.testing.assert_allclose(parameter.data, expected.detach(), rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.parametrize("name", ["Adam", "AdamW"])
+def test_a_large_gradient_in_float16_moves_a_parameter_as_in_torch(name):
+    ours, theirs = T.Tensor(np.ones(2, np.float16), requires_grad=True), torch.ones(2, dtype=torch.float16)
+    theirs.requires_grad_()
+    optimizer, reference = getattr(optim, name)([ours], lr=0.01), getattr(torch.optim, name)([theirs], lr=0.01)
+    for _ in range(3):
+        ours.grad, theirs.grad = np.array([300, 2], np.float16), torch.tensor([300, 2], dtype=torch.float16)
+        optimizer.step()
+        reference.step()
+    assert ours.data.dtype == np.float16
+    np.testing.assert_allclose(ours.data, theirs.detach(), atol=2e-3)
+
+
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW"])
 def test_a_parameter_of_a_single_number(name):
     ours, theirs = T.Tensor(0.5, requires_grad=True), torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
