@@ -1007,6 +1007,16 @@ def test_the_tiny_model_is_missing(tmp_path, monkeypatch, capsys):
     assert_one_error_line(capsys.readouterr().err, f"python -m mlx_grpo_kit.assets.make.tiny {tmp_path / 'tiny'}")
 
 
+def test_exit_in_a_property_of_a_task_is_said(tmp_path, monkeypatch, capsys):
+    (tmp_path / "my_task.py").write_text(
+        "import sys\nfrom mlx_grpo_kit.tasks import Addition\n\n\nclass Mine(Addition):\n    @property\n"
+        "    def tools(self):\n        sys.exit(0)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "--output", "run", "--task", "my_task.py:Mine", "--max-steps", "1"]) == 2
+    assert_one_error_line(capsys.readouterr().err, "called exit()")
+
+
 # A run that fails
 
 

@@ -1,5 +1,6 @@
 """`lab` copies the course, never over a changed notebook, and opens JupyterLab: from a wheel, far from a checkout."""
 
+import hashlib
 import json
 import os
 import re
@@ -193,6 +194,18 @@ def test_a_damaged_record_of_the_copies_names_a_way_out_that_works(course, tmp_p
     (folder / MANIFEST).unlink()
     assert lab.copy_course(folder).outdated == {lab.FIRST: "an earlier version"}
     assert contents(folder)[lab.FIRST] == "my answers"
+
+
+def test_a_record_that_names_a_file_elsewhere_moves_nothing(course, tmp_path, capsys):
+    folder = tmp_path / "course"
+    lab.copy_course(folder)
+    (tmp_path / "victim.ipynb").write_text("somebody's work")
+    record = json.loads((folder / MANIFEST).read_text())
+    record["files"]["../victim.ipynb"] = hashlib.sha256(b"somebody's work").hexdigest()
+    (folder / MANIFEST).write_text(json.dumps(record))
+    assert main(["lab", str(folder), "--copy-only"]) == 2
+    assert "../victim.ipynb" in capsys.readouterr().err
+    assert (tmp_path / "victim.ipynb").read_text() == "somebody's work"
 
 
 def test_an_installation_without_notebooks_says_so(course, tmp_path, capsys):
