@@ -7,19 +7,16 @@ import pytest
 import torch
 import transformers
 
-from mlx_grpo_kit.assets.make.imitation import CONFIG, homework_batch, next_token_loss
+from mlx_grpo_kit.assets.make.imitation import CONFIG, character_tokenizer, homework_batch, next_token_loss
 from mlx_grpo_kit.assets.make.tiny import CORPUS, RANDOM_ATTEMPTS, make, sloppy_attempt, sloppy_sum
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer, qwen3_forward
-from mlx_grpo_kit.qwen3.tokenizer import save_character_tokenizer
 from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import Addition, Countdown, parse_expression
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tokenizer")
-    save_character_tokenizer(folder)
-    return load_tokenizer(folder)
+def tokenizer():
+    return character_tokenizer()
 
 
 @pytest.fixture(scope="module")
