@@ -1,6 +1,6 @@
 """Exercises in their notebooks: below the prompt a stub and `check("02.3", name)`, not attempted.
 
-tests/browser/test_notebooks_in_lab.py runs each notebook untouched and with every answer.
+tests/notebook_runs.py runs each notebook untouched and with every answer.
 """
 
 import inspect
@@ -12,9 +12,9 @@ import nbformat
 import pytest
 
 from mlx_grpo_kit.course.catalogue import chapters, exercises, find
+from tests.notebook_runs import CHECK
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-CHECK = re.compile(r'^check\("(\d\d\.\d+)", (\w+)\)$', flags=re.M)
 
 
 def exercise_cells(notebook):
