@@ -93,6 +93,7 @@ $(VENV)/dev.done: $(VENV)/lab.done
 	@$(PY) tests/lab_imports.py
 	@echo "Installing what the tests need"
 	@$(INSTALL) --quiet -e '.[dev]'
+	@$(INSTALL) --quiet -e '.[gym]' || echo "Without a C compiler there is no reasoning-gym: its tests are skipped"
 	@touch $@
 
 $(VENV)/book.done: $(VENV)/lab.done

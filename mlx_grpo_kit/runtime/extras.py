@@ -39,6 +39,7 @@ EXTRA_OF = {
     "orbax": "backends",
     "torchax": "backends",
     "torchopt": "backends",
+    "reasoning_gym": "gym",
 }
 """The extra in pyproject.toml that brings a package, by the package's name in an import."""
 

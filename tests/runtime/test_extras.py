@@ -40,7 +40,7 @@ def run(code, cwd, *arguments):
 
 @pytest.mark.parametrize("package", EXTRA_OF)
 def test_a_package_is_in_its_extra_and_not_required(package):
-    distribution = DISTRIBUTION.get(package, package)
+    distribution = canonicalize_name(DISTRIBUTION.get(package, package))
     assert distribution in names(EXTRAS[EXTRA_OF[package]])
     assert distribution not in names(PROJECT["dependencies"])
 
