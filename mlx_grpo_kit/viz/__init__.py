@@ -13,7 +13,7 @@ from mlx_grpo_kit.viz.graphs.graph import draw_graph
 from mlx_grpo_kit.viz.graphs.stepper import Stepper
 from mlx_grpo_kit.viz.live.background import BackgroundRun
 from mlx_grpo_kit.viz.live.completions import completions_table
-from mlx_grpo_kit.viz.live.picture import LivePicture
+from mlx_grpo_kit.viz.live.live_picture import LivePicture
 from mlx_grpo_kit.viz.live.plot import LivePlot
 from mlx_grpo_kit.viz.panel import Panel
 from mlx_grpo_kit.viz.picture import show_picture

@@ -10,7 +10,7 @@ import pytest
 from mlx_grpo_kit.assets import TINY_TOOLS
 from mlx_grpo_kit.course.chapters.chapter_25 import exercises as chapter
 from mlx_grpo_kit.course.chapters.chapter_25 import games
-from mlx_grpo_kit.instruments.dashboard.picture import table_of
+from mlx_grpo_kit.instruments.dashboard.run_picture import table_of
 from mlx_grpo_kit.qwen3 import load_tokenizer
 from mlx_grpo_kit.runs.record import RunRecord
 from mlx_grpo_kit.tasks.tool_calls import ToolCall, call_tools, parse_tool_calls

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mlx_grpo_kit.instruments.flow.boxes import Boxes, Trace
-from mlx_grpo_kit.instruments.flow.picture import MOST_STORED, draw_flow
+from mlx_grpo_kit.instruments.flow.flow_picture import MOST_STORED, draw_flow
 from mlx_grpo_kit.instruments.flow.sums import MINUS, Products, digits
 
 CONFIG = SimpleNamespace(

@@ -8,7 +8,7 @@ import pytest
 from mlx_grpo_kit.grpo.config import GRPOConfig
 from mlx_grpo_kit.instruments.dashboard import Dashboard
 from mlx_grpo_kit.instruments.dashboard.panels import KITS, MEMORY, metrics_of, run_panels
-from mlx_grpo_kit.instruments.dashboard.picture import _band
+from mlx_grpo_kit.instruments.dashboard.run_picture import _band
 from mlx_grpo_kit.instruments.dashboard.settings import settings_of, settings_table
 
 

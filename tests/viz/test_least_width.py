@@ -10,7 +10,7 @@ import pytest
 
 from mlx_grpo_kit.course.chapters.chapter_00.pictures.answers import draw_answers, draw_push
 from mlx_grpo_kit.course.chapters.chapter_16.pictures.series import draw_series
-from mlx_grpo_kit.instruments.dashboard.picture import chart_run
+from mlx_grpo_kit.instruments.dashboard.run_picture import chart_run
 from mlx_grpo_kit.runs.record import RunRecord
 from mlx_grpo_kit.scalar import Value
 from mlx_grpo_kit.viz import draw_graph

@@ -32,7 +32,7 @@ from mlx_grpo_kit.instruments.dashboard.messages import all_of, columns_of, comp
 from mlx_grpo_kit.instruments.dashboard.orders import Rewards, named_rewards, read_settings, read_steps
 from mlx_grpo_kit.instruments.dashboard.others import OtherRuns, Run
 from mlx_grpo_kit.instruments.dashboard.panels import metrics_of
-from mlx_grpo_kit.instruments.dashboard.picture import chart_run, run_in_words, table_of
+from mlx_grpo_kit.instruments.dashboard.run_picture import chart_run, run_in_words, table_of
 from mlx_grpo_kit.instruments.dashboard.saving import SaveTo, Saving, saved_run
 from mlx_grpo_kit.instruments.dashboard.settings import settings_of, settings_table, value_before
 from mlx_grpo_kit.instruments.dashboard.steering import MEGABYTES, Order, Steering

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from mlx_grpo_kit.instruments.flow.boxes import Trace
-from mlx_grpo_kit.instruments.flow.picture import MOST_LAYERS, FlowPicture, draw_flow
+from mlx_grpo_kit.instruments.flow.flow_picture import MOST_LAYERS, FlowPicture, draw_flow
 from mlx_grpo_kit.qwen3 import Qwen3Config, qwen3_forward
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.qwen3.yarn import yarn_attention_factor, yarn_wavelengths

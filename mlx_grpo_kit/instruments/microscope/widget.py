@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mlx_grpo_kit.instruments.browser import BrowserWidget
-from mlx_grpo_kit.instruments.microscope.picture import draw_microscope
+from mlx_grpo_kit.instruments.microscope.microscope_picture import draw_microscope
 from mlx_grpo_kit.viz.picture import Picture, as_picture
 
 
