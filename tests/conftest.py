@@ -77,18 +77,19 @@ def outside_of_playwrights_loop(request):
 
 @pytest.fixture(scope="session")
 def make_qwen3(tmp_path_factory):
-    """(noise, **settings of transformers' Qwen3Config) -> (transformers' model, config, params of the same in the kit).
+    """(noise, **settings of transformers' configuration) -> (transformers' model, config, params of it in the kit).
 
-    `noise` is added to the usual first weights, which give every token nearly the same probability.
+    `noise` is added to the usual first weights, which give every token nearly the same probability, and to the biases,
+    which are 0. Another `model_type` gives a relative.
     """
     import torch
-    from transformers import Qwen3Config, Qwen3ForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     from mlx_grpo_kit.qwen3 import load_pretrained
 
-    def make(noise, **settings):
+    def make(noise, model_type="qwen3", **settings):
         torch.manual_seed(0)
-        model = Qwen3ForCausalLM(Qwen3Config(**settings)).eval()
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **settings)).eval()
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(torch.randn_like(parameter) * noise)

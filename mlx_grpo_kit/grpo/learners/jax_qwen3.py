@@ -112,7 +112,8 @@ def transformer_block(
     """One layer, [N, hidden] -> [N, hidden]: x + attention(norm(x)), then x + mlp(norm(x)) (pre-norm)."""
 
     def linear(name: str, x: jax.Array) -> jax.Array:
-        return x @ params[f"{prefix}{name}.weight"].T
+        product, bias = x @ params[f"{prefix}{name}.weight"].T, params.get(f"{prefix}{name}.bias")
+        return product if bias is None else product + bias
 
     def norm(name: str, x: jax.Array) -> jax.Array:
         return rms_norm(x, params[f"{prefix}{name}.weight"], config.rms_norm_eps)
@@ -121,7 +122,10 @@ def transformer_block(
         return linear(f"self_attn.{name}_proj", normed).reshape(len(x), -1, config.head_dim)
 
     normed = norm("input_layernorm", x)
-    queries, keys = (rope(norm(f"self_attn.{name}_norm", heads(name)), angles) for name in ("q", "k"))
+    queries, keys = heads("q"), heads("k")
+    if f"{prefix}self_attn.q_norm.weight" in params:
+        queries, keys = norm("self_attn.q_norm", queries), norm("self_attn.k_norm", keys)
+    queries, keys = rope(queries, angles), rope(keys, angles)
     x = x + linear("self_attn.o_proj", attend(queries, keys, heads("v")).reshape(len(x), -1))
     normed = norm("post_attention_layernorm", x)
     gated = jax.nn.silu(linear("mlp.gate_proj", normed)) * linear("mlp.up_proj", normed)

@@ -45,13 +45,13 @@ def normed(x: Tensor, eps: float) -> Tensor:
     return x * squares.mul_(1 / x.shape[-1]).add_(eps).rsqrt_()
 
 
-def packed(weight: Tensor, num_rows: int) -> Linear:
-    """x -> x W^T for x [num_rows, in], or another number of rows, which takes more time."""
+def packed(weight: Tensor, num_rows: int, bias: Tensor | None = None) -> Linear:
+    """x -> x W^T + bias for x [num_rows, in], or another number of rows, which takes more time."""
     pack = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None) if torch.backends.mkldnn.is_available() else None
     if pack is None or weight.numel() < PACKED:
-        return lambda x: functional.linear(x, weight)
+        return lambda x: functional.linear(x, weight, bias)
     packed_weight, multiply = pack(weight, num_rows), torch.ops.mkldnn._linear_pointwise
-    return lambda x: multiply(x, packed_weight, None, "none", [], "")
+    return lambda x: multiply(x, packed_weight, bias, "none", [], "")
 
 
 class PackedLayer(Layer):
@@ -63,11 +63,17 @@ class PackedLayer(Layer):
         self.sizes = {}
         for norm, names in AFTER.items():
             *weights, last = map(self.weight, names)
-            self.maps[norm] = packed(torch.cat([*weights, last]) * self.weight(norm), num_rows)
+            biases = [each for each in map(self.bias, names) if each is not None]
+            self.maps[norm] = packed(
+                torch.cat([*weights, last]) * self.weight(norm), num_rows, torch.cat(biases) if biases else None
+            )
             self.sizes[norm] = [sum(map(len, weights)), len(last)]
-        of_queries, of_keys = self.weight("self_attn.q_norm") * config.head_dim**-0.5, self.weight("self_attn.k_norm")
+        of_queries, of_keys = [torch.ones(config.head_dim)] * 2
+        if self.has_head_norms:
+            of_queries, of_keys = self.weight("self_attn.q_norm"), self.weight("self_attn.k_norm")
         heads = config.num_attention_heads, config.num_key_value_heads
-        self.head_norm = torch.cat([of_queries.expand(heads[0], -1), of_keys.expand(heads[1], -1)])  # [H + K, D]
+        of_queries = of_queries * config.head_dim**-0.5
+        self.head_scale = torch.cat([of_queries.expand(heads[0], -1), of_keys.expand(heads[1], -1)])  # [H + K, D]
 
     def linear(self, name: str, x: Tensor) -> Tensor:
         return self.maps[name](x)
@@ -78,7 +84,9 @@ class PackedLayer(Layer):
 
     def turned(self, projected: Sequence[Tensor], table: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         both, values = (each.unflatten(-1, (-1, self.config.head_dim)) for each in projected)
-        both = turn(normed(both, self.config.rms_norm_eps) * self.head_norm, table)
+        if self.has_head_norms:
+            both = normed(both, self.config.rms_norm_eps)
+        both = turn(both * self.head_scale, table)
         return *both.split([self.config.num_attention_heads, self.config.num_key_value_heads], dim=2), values
 
 

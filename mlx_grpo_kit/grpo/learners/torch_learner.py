@@ -16,7 +16,7 @@ import torch
 
 from mlx_grpo_kit.grpo.learners.learner import Learner
 from mlx_grpo_kit.grpo.learners.torch_operations import FasterOperations
-from mlx_grpo_kit.grpo.learners.torch_qwen3 import completion_logps
+from mlx_grpo_kit.grpo.learners.torch_qwen3 import Completions, completion_logps
 from mlx_grpo_kit.grpo.logps import PaddedBatch
 from mlx_grpo_kit.grpo.loss import Part, grpo_loss_and_metrics, token_mean
 from mlx_grpo_kit.grpo.micro_batches import MicroBatch
@@ -36,7 +36,7 @@ class TorchLearner(Learner):
         """Log-probabilities of the completions' tokens, [B, T]."""
         with _at_full_speed(params, batch), torch.no_grad():
             tensors = {name: tensor_of(value) for name, value in params.items()}
-            logps, _ = self.completion_logps(tensors, *_arrays(batch), self.args.temperature)
+            logps, _ = self.completion_logps(tensors, _tensors(batch), self.args.temperature)
             return mx.array(logps.numpy())
 
     def completion_logps(self, tensors: Mapping[str, torch.Tensor], *given: Any, **options: Any) -> tuple:
@@ -52,7 +52,7 @@ class TorchLearner(Learner):
             leaves = {name: tensor_of(value).requires_grad_() for name, value in params.items()}
             logps, entropies = self.completion_logps(
                 leaves,
-                *_arrays(micro.batch),
+                _tensors(micro.batch),
                 self.args.temperature,
                 entropy_gradient=loss_config.entropy_coef != 0,
                 again=FasterOperations,
@@ -84,8 +84,8 @@ def tensor_of(value: mx.array | float | None) -> torch.Tensor | float | None:
     return torch.from_numpy(np.array(value, copy=False)) if isinstance(value, mx.array) else value
 
 
-def _arrays(batch: PaddedBatch) -> Iterator[torch.Tensor | None]:
-    return map(tensor_of, (batch.prompt_ids, batch.completion_ids, batch.completion_mask, batch.prompt_mask))
+def _tensors(batch: PaddedBatch) -> Completions:
+    return Completions(*(tensor_of(getattr(batch, name)) for name in Completions._fields))
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -102,6 +102,8 @@ class Layer:
 
     def __init__(self, config: Qwen3Config, params: Mapping[str, Tensor], prefix: str):
         self.config, self.weight = config, lambda name: params[f"{prefix}{name}.weight"]
+        self.bias = lambda name: params.get(f"{prefix}{name}.bias")
+        self.has_head_norms = f"{prefix}self_attn.q_norm.weight" in params
 
     def __call__(self, x: Tensor, table: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
         queries, keys, values = self.turned(self.after_norm("input_layernorm", x), table)
@@ -110,7 +112,7 @@ class Layer:
         return x + self.linear("mlp.down_proj", functional.silu(gate) * up)
 
     def linear(self, name: str, x: Tensor) -> Tensor:
-        return functional.linear(x, self.weight(name))
+        return functional.linear(x, self.weight(name), self.bias(name))
 
     def norm(self, name: str, x: Tensor) -> Tensor:
         return rms_norm(x, self.weight(name), self.config.rms_norm_eps)
@@ -122,7 +124,8 @@ class Layer:
     def turned(self, projected: Sequence[Tensor], table: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Heads of queries divided by sqrt(D), of keys and of values, from the maps that follow the first norm."""
         queries, keys, values = (each.unflatten(-1, (-1, self.config.head_dim)) for each in projected)
-        queries, keys = self.norm("self_attn.q_norm", queries), self.norm("self_attn.k_norm", keys)
+        if self.has_head_norms:
+            queries, keys = self.norm("self_attn.q_norm", queries), self.norm("self_attn.k_norm", keys)
         return turn(queries, table) * self.config.head_dim**-0.5, turn(keys, table), values
 
 
@@ -180,28 +183,32 @@ def picked(x: Tensor, places: Tensor) -> Tensor:
     return x if len(places) == len(x) else x.index_select(0, places)
 
 
-def completion_hidden_states(
-    config: Qwen3Config,
-    params: Mapping[str, Tensor],
-    prompt_ids: Tensor,
-    completion_ids: Tensor,
-    completion_mask: Tensor,
-    prompt_mask: Tensor | None = None,
-    make_layer: Callable[..., Any] = Layer,
-) -> Tensor:
-    """The hidden states that give the logits of every completion token: [B, T, hidden].
+class Completions(NamedTuple):
+    """Prompts and their completions, padded.
 
-    A prompt is computed once for all of its completions. What comes after the last token of a row that
-    `completion_mask` counts is not computed; it is 0.
-
-    Args:
+    Attributes:
         prompt_ids: int [B / group size, P], padded on the left. Each belongs to all completions of its group, which are
             adjacent.
         completion_ids: int [B, T], padded on the right.
-        completion_mask: bool [B, T], True for the tokens whose hidden states are needed.
+        completion_mask: bool [B, T], True for the tokens that count.
         prompt_mask: [B / group size, P], 0 for padding; None if no prompt is padded.
-        make_layer: another function with the arguments of `Layer`.
     """
+
+    prompt_ids: Tensor
+    completion_ids: Tensor
+    completion_mask: Tensor
+    prompt_mask: Tensor | None = None
+
+
+def completion_hidden_states(
+    config: Qwen3Config, params: Mapping[str, Tensor], batch: Completions, make_layer: Callable[..., Any] = Layer
+) -> Tensor:
+    """The hidden states that give the logits of every completion token: [B, T, hidden].
+
+    A prompt is computed once for all of its completions. What comes after the last token of a row that counts is not
+    computed; it is 0. `make_layer` is `Layer` or another function with its arguments.
+    """
+    prompt_ids, completion_ids, completion_mask, prompt_mask = batch
     (num_prompts, prompt_length), (num_rows, length) = prompt_ids.shape, completion_ids.shape
     group_size, device = num_rows // num_prompts, prompt_ids.device
     of_prompts = hidden_from(prompt_length, prompt_length, prompt_mask, device)
@@ -245,10 +252,7 @@ def completion_hidden_states(
 def completion_logps(
     config: Qwen3Config,
     params: Mapping[str, Tensor],
-    prompt_ids: Tensor,
-    completion_ids: Tensor,
-    completion_mask: Tensor,
-    prompt_mask: Tensor | None = None,
+    batch: Completions,
     temperature: float = 1.0,
     entropy_gradient: bool = False,
     again: Callable[[], AbstractContextManager] = nullcontext,
@@ -256,22 +260,19 @@ def completion_logps(
 ) -> tuple[Tensor, Tensor]:
     """Log-probability of every completion token, and the entropy of its distribution: [B, T] twice.
 
-    The same as `mlx_grpo_kit.grpo.logps.batch_logps` in MLX. Both are 0 for tokens that `completion_mask` leaves out:
-    padding is not computed, nor are logits for a token that a tool wrote.
+    The same as `mlx_grpo_kit.grpo.logps.batch_logps` in MLX. Both are 0 for tokens that do not count: padding is not
+    computed, nor are logits for a token that a tool wrote.
 
     Args:
-        prompt_ids, completion_ids, completion_mask, prompt_mask: as in `completion_hidden_states`.
         temperature: the temperature that the completions were sampled with.
         entropy_gradient: True to make the entropy differentiable.
         again: a function that returns the context for recomputation in the backward pass. If a function mode was on in
             the forward pass, pass it here too, because torch leaves every mode for a backward pass.
         make_layer: another function with the arguments of `Layer`.
     """
-    hidden = completion_hidden_states(
-        config, params, prompt_ids, completion_ids, completion_mask, prompt_mask, make_layer
-    )
-    counted = completion_mask.flatten().nonzero()[:, 0]
-    hidden, labels = picked(hidden.flatten(0, 1), counted), picked(completion_ids.flatten().long(), counted)
+    hidden = completion_hidden_states(config, params, batch, make_layer)
+    counted = batch.completion_mask.flatten().nonzero()[:, 0]
+    hidden, labels = picked(hidden.flatten(0, 1), counted), picked(batch.completion_ids.flatten().long(), counted)
     weight = output_weight(config, params)
 
     def of_tokens(hidden: Tensor, weight: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -290,7 +291,8 @@ def completion_logps(
         modes = {"use_reentrant": False, "context_fn": lambda: (nullcontext(), again())}
         parts = [checkpoint(of_tokens, chunk, weight, ids, **modes) for chunk, ids in chunks]
         found = (torch.cat(each) for each in zip(*parts, strict=True))
-    logps, entropies = (spread(each, counted, completion_mask.numel()).view(completion_ids.shape) for each in found)
+    shape = batch.completion_ids.shape
+    logps, entropies = (spread(each, counted, shape.numel()).view(shape) for each in found)
     return logps, entropies
 
 
