@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from mlx_grpo_kit.qwen3.adapters import Adapters, load_adapters, save_adapters
     from mlx_grpo_kit.qwen3.backward import qwen3_backward, qwen3_loss_and_gradients
     from mlx_grpo_kit.qwen3.cache import KVCache
-    from mlx_grpo_kit.qwen3.config import Qwen3Config, YarnScaling
+    from mlx_grpo_kit.qwen3.config import Llama3Scaling, Qwen3Config, YarnScaling
     from mlx_grpo_kit.qwen3.forward import output_logits, qwen3_forward, qwen3_hidden_states
     from mlx_grpo_kit.qwen3.lora import adapt, dequantize, init_lora, merge
     from mlx_grpo_kit.qwen3.params import (

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mlx_grpo_kit.qwen3.config import Qwen3Config, YarnScaling
+from mlx_grpo_kit.qwen3.config import Qwen3Config, RopeScaling
 from mlx_grpo_kit.qwen3.forward import output_weight, qwen3_forward
 from mlx_grpo_kit.qwen3.kernels import exp
-from mlx_grpo_kit.qwen3.yarn import yarn_attention_factor, yarn_wavelengths
+from mlx_grpo_kit.qwen3.rope_scaling import rope_attention_factor, rope_wavelengths
 from mlx_grpo_kit.runtime import mx
 
 Arrays = dict[str, mx.array]
@@ -67,14 +67,14 @@ def rms_norm_backward(grad: mx.array, x: mx.array, weight: mx.array, eps: float)
     return grad_x, (grad * normed).reshape(-1, x.shape[-1]).sum(axis=0)
 
 
-def rope_backward(grad: mx.array, offset: int, theta: float, yarn: YarnScaling | None = None) -> mx.array:
+def rope_backward(grad: mx.array, offset: int, theta: float, scaling: RopeScaling | None = None) -> mx.array:
     """Rotate back by the same angles: a rotation's transpose is its inverse. [B, heads, T, D] -> the same shape."""
     head_dim = grad.shape[-1]
-    if yarn is None:  # a scale of -1 counts the positions down
+    if scaling is None:  # a scale of -1 counts the positions down
         return mx.fast.rope(grad, head_dim, traditional=False, base=theta, scale=-1.0, offset=offset)
-    freqs = mx.array(yarn_wavelengths(yarn, head_dim, theta))
+    freqs = mx.array(rope_wavelengths(scaling, head_dim, theta))
     back = mx.fast.rope(grad, head_dim, traditional=False, base=None, scale=-1.0, offset=offset, freqs=freqs)
-    return back * yarn_attention_factor(yarn)
+    return back * rope_attention_factor(scaling)
 
 
 def gated_silu_backward(grad: mx.array, gate: mx.array, up: mx.array) -> tuple[mx.array, mx.array]:

@@ -1,9 +1,10 @@
-"""Qwen3 as pure functions, from parameters to logits, without any state.
+"""Qwen3 and its relatives as pure functions, from parameters to logits, without any state.
 
 Every building block takes its weights as arguments, and `qwen3_forward` takes them all as one dictionary, so
 `value_and_grad` sees the whole path params -> logits -> log-probs -> loss. Weights of linear maps have PyTorch's
 layout, [out_features, in_features], unless they are quantized or have an adapter (`matrices.py`). Device-specific
-computations are in `kernels.py`.
+computations are in `kernels.py`. What distinguishes a Qwen2 or a Llama is which parameters they have: a Qwen3 has
+`q_norm` and `k_norm`, a Qwen2 has biases on queries, keys and values instead, and a Llama has neither.
 
 Shapes: B rows, T tokens, V vocabulary, H query heads, K heads of keys and values, D head_dim, S positions of keys.
 
@@ -13,7 +14,7 @@ To look inside, pass a `watch`: it is called with every inner value and its name
     embedding                                             [B, T, hidden]
     layers.0.input_layernorm                              [B, T, hidden]
     layers.0.self_attn.q_proj, k_proj, v_proj             [B, T, H or K, D]
-    layers.0.self_attn.q_norm, k_norm                     [B, T, H or K, D]
+    layers.0.self_attn.q_norm, k_norm                     [B, T, H or K, D], in a Qwen3
     layers.0.self_attn.q_rope, k_rope                     [B, H or K, T, D]
     layers.0.self_attn.scores, weights                    [B, H, T, S] around softmax; masked scores near -1e9
     layers.0.self_attn.mixed                              [B, H, T, D], sums of values with these weights
@@ -33,10 +34,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from mlx_grpo_kit.qwen3.cache import KVCache
-from mlx_grpo_kit.qwen3.config import Qwen3Config, YarnScaling
+from mlx_grpo_kit.qwen3.config import Qwen3Config, RopeScaling
 from mlx_grpo_kit.qwen3.kernels import attention_scores, gated_silu, mix_values, scaled_dot_product_attention, softmax
 from mlx_grpo_kit.qwen3.matrices import Matrix, linear, matrix
-from mlx_grpo_kit.qwen3.yarn import yarn_attention_factor, yarn_wavelengths
+from mlx_grpo_kit.qwen3.rope_scaling import rope_attention_factor, rope_wavelengths
 from mlx_grpo_kit.runtime import mx
 
 Watch = Callable[[str, mx.array], mx.array]
@@ -76,17 +77,18 @@ def rms_norm(x: mx.array, weight: mx.array, eps: float) -> mx.array:
     return mx.fast.rms_norm(x, weight, eps)
 
 
-def rope(x: mx.array, offset: int | mx.array, theta: float, yarn: YarnScaling | None = None) -> mx.array:
+def rope(x: mx.array, offset: int | mx.array, theta: float, scaling: RopeScaling | None = None) -> mx.array:
     """Rotate the pairs (x[i], x[i + D/2]) of [B, heads, T, D] by position * theta^(-2i/D) (RoFormer, equation 34).
 
     The first of the T positions is `offset`. Attention's scores depend only on differences of positions, so a row
-    padded on the left needs no separate offset. `yarn` changes the speeds of rotation, and scales the pairs.
+    padded on the left needs no separate offset. `scaling` changes the speeds of rotation, and the length of the
+    pairs.
     """
     head_dim = x.shape[-1]
-    if yarn is None:
+    if scaling is None:
         return mx.fast.rope(x, head_dim, traditional=False, base=theta, scale=1.0, offset=offset)
-    freqs = mx.array(yarn_wavelengths(yarn, head_dim, theta))  # MLX's name for the divisors of positions
-    scaled = x * yarn_attention_factor(yarn)
+    freqs = mx.array(rope_wavelengths(scaling, head_dim, theta))  # MLX's name for the divisors of positions
+    scaled = x * rope_attention_factor(scaling)
     return mx.fast.rope(scaled, head_dim, traditional=False, base=None, scale=1.0, offset=offset, freqs=freqs)
 
 
@@ -125,7 +127,7 @@ def attention(
     layer: int = 0,
     watch: Watch = unwatched,
 ) -> mx.array:
-    """Qwen3's attention, [B, T, hidden] -> [B, T, hidden]: project, normalise per head, rotate, attend, project.
+    """Attention, [B, T, hidden] -> [B, T, hidden]: project, normalise per head (Qwen3), rotate, attend, project.
 
     Args:
         prefix: the beginning of the names of its weights in `params`, such as "layers.3.self_attn.".
@@ -137,11 +139,14 @@ def attention(
 
     def heads(name: str, count: int) -> mx.array:
         projected = linear(x, matrix(weights, name, x.shape[-1]))
+        if f"{name}.bias" in weights:
+            projected = projected + weights[f"{name}.bias"]
         return watch(name, projected.reshape(batch, num_tokens, count, config.head_dim))
 
     queries, keys = heads("q_proj", config.num_attention_heads), heads("k_proj", config.num_key_value_heads)
-    queries = watch("q_norm", rms_norm(queries, weights["q_norm.weight"], config.rms_norm_eps))
-    keys = watch("k_norm", rms_norm(keys, weights["k_norm.weight"], config.rms_norm_eps))
+    if "q_norm.weight" in weights:
+        queries = watch("q_norm", rms_norm(queries, weights["q_norm.weight"], config.rms_norm_eps))
+        keys = watch("k_norm", rms_norm(keys, weights["k_norm.weight"], config.rms_norm_eps))
     values = heads("v_proj", config.num_key_value_heads).swapaxes(1, 2)
     offset = cache.length if cache is not None else 0
     queries = watch("q_rope", rope(queries.swapaxes(1, 2), offset, config.rope_theta, config.rope_scaling))

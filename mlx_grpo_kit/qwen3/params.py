@@ -1,4 +1,4 @@
-"""The parameters of a Qwen3: their names, shapes and number, random initialization, and checks."""
+"""The parameters of a Qwen3 or a relative: their names, shapes and number, random initialization, and checks."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ def param_shapes(config: Qwen3Config) -> dict[str, tuple[int, ...]]:
     hidden, intermediate = config.hidden_size, config.intermediate_size
     queries = config.num_attention_heads * config.head_dim
     keys = config.num_key_value_heads * config.head_dim
-    layer_shapes = {
-        "input_layernorm": (hidden,),
-        "self_attn.q_proj": (queries, hidden),
-        "self_attn.k_proj": (keys, hidden),
-        "self_attn.v_proj": (keys, hidden),
-        "self_attn.q_norm": (config.head_dim,),
-        "self_attn.k_norm": (config.head_dim,),
-        "self_attn.o_proj": (hidden, queries),
-        "post_attention_layernorm": (hidden,),
-        "mlp.gate_proj": (intermediate, hidden),
-        "mlp.up_proj": (intermediate, hidden),
-        "mlp.down_proj": (hidden, intermediate),
+    layer_shapes: dict[str, tuple[int, ...]] = {"input_layernorm.weight": (hidden,)}
+    for name, size in (("q_proj", queries), ("k_proj", keys), ("v_proj", keys)):
+        layer_shapes[f"self_attn.{name}.weight"] = (size, hidden)
+        if config.family.biases:
+            layer_shapes[f"self_attn.{name}.bias"] = (size,)
+    if config.family.head_norms:
+        layer_shapes |= dict.fromkeys(("self_attn.q_norm.weight", "self_attn.k_norm.weight"), (config.head_dim,))
+    layer_shapes |= {
+        "self_attn.o_proj.weight": (hidden, queries),
+        "post_attention_layernorm.weight": (hidden,),
+        "mlp.gate_proj.weight": (intermediate, hidden),
+        "mlp.up_proj.weight": (intermediate, hidden),
+        "mlp.down_proj.weight": (hidden, intermediate),
     }
     shapes = {"embedding.weight": (config.vocab_size, hidden)}
     for layer in range(config.num_hidden_layers):
-        shapes.update({f"layers.{layer}.{name}.weight": shape for name, shape in layer_shapes.items()})
+        shapes.update({f"layers.{layer}.{name}": shape for name, shape in layer_shapes.items()})
     shapes["final_norm.weight"] = (hidden,)
     if not config.tie_word_embeddings:
         shapes["lm_head.weight"] = (config.vocab_size, hidden)
@@ -61,10 +62,15 @@ def count_total_parameters(config: Qwen3Config) -> int:
 
 
 def init_params(config: Qwen3Config, seed: int = 0, scale: float = 0.02) -> dict[str, mx.array]:
-    """Random float32 parameters, equal for equal seeds: normal(0, scale) matrices, norms of 1, as in transformers."""
+    """Random float32 parameters, equal for equal seeds, as in transformers.
+
+    Matrices are normal(0, scale), norms are 1 and biases 0.
+    """
     keys = mx.random.split(mx.random.key(seed), len(param_shapes(config)))
     params = {
-        name: mx.ones(shape) if len(shape) == 1 else mx.random.normal(shape, scale=scale, key=key)
+        name: mx.random.normal(shape, scale=scale, key=key)
+        if len(shape) == 2
+        else (mx.zeros if name.endswith(".bias") else mx.ones)(shape)
         for key, (name, shape) in zip(keys, param_shapes(config).items(), strict=True)
     }
     mx.eval(params)

@@ -962,7 +962,7 @@ def test_bad_settings(options, words, train, tmp_path, capsys):
     [
         (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
         (lambda folder: (folder / "config.json").write_text('{"hidden_'), "config.json is not valid JSON"),
-        (lambda folder: (folder / "config.json").write_text('{"model_type": "llama"}'), "describes a 'llama' model"),
+        (lambda folder: (folder / "config.json").write_text('{"model_type": "gemma"}'), "describes a 'gemma' model"),
         (lambda folder: (folder / "model.safetensors").unlink(), "has no model.safetensors"),
         (lambda folder: os.truncate(folder / "model.safetensors", 3000), "cut off or corrupt"),
         (lambda folder: (folder / "tokenizer.json").unlink(), "has no tokenizer.json"),

@@ -1,10 +1,9 @@
-"""Logits, losses and gradients against transformers' Qwen3, greedy tokens against mlx-lm's."""
+"""Logits, losses and gradients against transformers' Qwen3, Qwen2 and Llama, greedy tokens against mlx-lm's."""
 
 import numpy as np
 import pytest
 import torch
-from transformers import Qwen3Config as HFConfig
-from transformers import Qwen3ForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from mlx_grpo_kit.autograd import value_and_grad
 from mlx_grpo_kit.qwen3 import KVCache, load_pretrained, qwen3_forward, save_pretrained
@@ -19,18 +18,30 @@ SHAPES = {
     "one head each": dict(hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=4,
                           num_key_value_heads=4, head_dim=4),
 }  # fmt: skip
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 10_000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 32}  # fmt: skip
+MODELS = {
+    **{("qwen3", shape, tied): {} for shape in SHAPES for tied in (False, True)},
+    ("qwen2", "grouped", False): {},
+    ("qwen2", "one head each", True): {},
+    ("llama", "wide heads", False): {},
+    ("llama", "grouped", True): {"rope_parameters": LLAMA3},
+}
 
 
-def make_reference(shape: str, tied: bool) -> Qwen3ForCausalLM:
+def make_reference(family: str, shape: str, tied: bool):
     torch.manual_seed(0)
-    model = Qwen3ForCausalLM(HFConfig(vocab_size=37, tie_word_embeddings=tied, rope_theta=10_000.0, **SHAPES[shape]))
+    settings = {"rope_theta": 10_000.0} | SHAPES[shape] | MODELS[family, shape, tied]
+    model = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model(family, vocab_size=37, tie_word_embeddings=tied, **settings)
+    )
     with torch.no_grad():  # norms of exactly one and tiny matrices would hide mistakes
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
     return model.eval()
 
 
-@pytest.fixture(params=[(shape, tied) for shape in SHAPES for tied in (False, True)], ids=str)
+@pytest.fixture(params=MODELS, ids=str)
 def pair(request, tmp_path):
     reference = make_reference(*request.param)
     reference.save_pretrained(tmp_path / "hf")
@@ -103,7 +114,8 @@ def test_saved_folder_loads_in_transformers_and_mlx_lm(pair, tmp_path):
 
     reference, config, params = pair
     folder = save_pretrained(tmp_path / "kit", config, params)
-    again = Qwen3ForCausalLM.from_pretrained(folder)
+    again = AutoModelForCausalLM.from_pretrained(folder)
+    assert type(again) is type(reference)
     theirs = dict(reference.state_dict())
     assert all(torch.equal(value, theirs[name]) for name, value in again.state_dict().items())
     model, _ = load_model(folder)

@@ -422,12 +422,12 @@ def test_a_config_of_another_size(folder):
 
 
 def test_another_model(tmp_path):
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import MistralConfig, MistralForCausalLM
 
-    llama = LlamaForCausalLM(LlamaConfig(vocab_size=64, hidden_size=16, intermediate_size=24, num_hidden_layers=1,
-                                         num_attention_heads=2))  # fmt: skip
-    llama.save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="describes a 'llama' model; expected model_type 'qwen3'"):
+    mistral = MistralForCausalLM(MistralConfig(vocab_size=64, hidden_size=16, intermediate_size=24, num_hidden_layers=1,
+                                               num_attention_heads=2, num_key_value_heads=2))  # fmt: skip
+    mistral.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"describes a 'mistral' model; .* 'qwen3', 'qwen2' or 'llama'"):
         load_pretrained(tmp_path)
 
 

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mlx_grpo_kit.qwen3.config import Qwen3Config
-from mlx_grpo_kit.qwen3.yarn import yarn_attention_factor, yarn_wavelengths
+from mlx_grpo_kit.qwen3.rope_scaling import rope_attention_factor, rope_wavelengths
 
 Params = Mapping[str, jax.Array]
 Attend = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
@@ -163,8 +163,8 @@ def rope_angles(config: Qwen3Config, positions: np.ndarray) -> tuple[np.ndarray,
     if config.rope_scaling is None:
         wavelengths, factor = config.rope_theta ** (np.arange(0, config.head_dim, 2) / config.head_dim), 1.0
     else:
-        wavelengths = np.array(yarn_wavelengths(config.rope_scaling, config.head_dim, config.rope_theta))
-        factor = yarn_attention_factor(config.rope_scaling)
+        wavelengths = np.array(rope_wavelengths(config.rope_scaling, config.head_dim, config.rope_theta))
+        factor = rope_attention_factor(config.rope_scaling)
     angles = positions[:, None, None] / wavelengths
     return factor * np.cos(angles), factor * np.sin(angles)
 

@@ -24,7 +24,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from mlx_grpo_kit.qwen3.config import Qwen3Config
-from mlx_grpo_kit.qwen3.yarn import yarn_attention_factor, yarn_wavelengths
+from mlx_grpo_kit.qwen3.rope_scaling import rope_attention_factor, rope_wavelengths
 
 WHOLE = 2**26
 """The most numbers in a table of logits that is computed at once: 256 MB."""
@@ -53,9 +53,9 @@ def rope_table(config: Qwen3Config, positions: Tensor) -> tuple[Tensor, Tensor]:
         pairs = torch.arange(0, config.head_dim, 2, dtype=torch.float32, device=positions.device)
         frequencies, factor = config.rope_theta ** (-pairs / config.head_dim), 1.0
     else:
-        wavelengths = yarn_wavelengths(config.rope_scaling, config.head_dim, config.rope_theta)
+        wavelengths = rope_wavelengths(config.rope_scaling, config.head_dim, config.rope_theta)
         frequencies = 1 / torch.tensor(wavelengths, device=positions.device)
-        factor = yarn_attention_factor(config.rope_scaling)
+        factor = rope_attention_factor(config.rope_scaling)
     angles = (positions[:, None].float() * frequencies)[:, None]
     cos, sin = factor * angles.cos(), factor * angles.sin()
     return torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)

@@ -23,8 +23,8 @@ import numpy as np
 from mlx_grpo_kit.instruments.flow.boxes import Trace
 from mlx_grpo_kit.instruments.flow.flow_picture import MOST_LAYERS, FlowPicture, draw_flow
 from mlx_grpo_kit.qwen3 import Qwen3Config, qwen3_forward
+from mlx_grpo_kit.qwen3.rope_scaling import rope_attention_factor, rope_wavelengths
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
-from mlx_grpo_kit.qwen3.yarn import yarn_attention_factor, yarn_wavelengths
 from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.runtime.extras import packages_for
 from mlx_grpo_kit.viz.panel import Panel
@@ -165,9 +165,10 @@ def _inner_gradients(
 
 def _rotation(config: Qwen3Config) -> tuple[np.ndarray, float]:
     """Return the radians per position for each pair of numbers, and the factor of queries and keys."""
-    yarn = config.rope_scaling
-    if yarn is not None:
-        return 1 / np.array(yarn_wavelengths(yarn, config.head_dim, config.rope_theta)), yarn_attention_factor(yarn)
+    scaling = config.rope_scaling
+    if scaling is not None:
+        wavelengths = rope_wavelengths(scaling, config.head_dim, config.rope_theta)
+        return 1 / np.array(wavelengths), rope_attention_factor(scaling)
     return config.rope_theta ** (-2 * np.arange(config.head_dim // 2) / config.head_dim), 1.0
 
 

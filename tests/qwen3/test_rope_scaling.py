@@ -1,4 +1,4 @@
-"""YaRN is transformers' YaRN, wherever a config.json says so."""
+"""YaRN and Llama 3's rotary embeddings are transformers', wherever a config.json says so."""
 
 import json
 
@@ -12,7 +12,8 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from mlx_grpo_kit.generation import SamplingConfig, generate
 from mlx_grpo_kit.qwen3 import Qwen3Config, YarnScaling, init_params, load_pretrained, qwen3_forward, save_pretrained
-from mlx_grpo_kit.qwen3.yarn import yarn_attention_factor, yarn_wavelengths
+from mlx_grpo_kit.qwen3.config import ROPE_TYPES
+from mlx_grpo_kit.qwen3.rope_scaling import rope_attention_factor, rope_wavelengths
 from mlx_grpo_kit.runtime import mx
 
 SIZES = dict(vocab_size=37, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
@@ -29,17 +30,29 @@ SETTINGS = [
     {"factor": 2.0, "original_max_position_embeddings": 1, "beta_fast": 3e4, "beta_slow": 2e4},
     {"factor": 2.0, "original_max_position_embeddings": 2**30, "truncate": False},
 ]
+LLAMA3 = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+SETTINGS = [{"rope_type": "yarn"} | settings for settings in SETTINGS] + [
+    LLAMA3 | {"factor": 32.0, "original_max_position_embeddings": 8192},
+    LLAMA3 | {"factor": 8, "original_max_position_embeddings": 32},
+    LLAMA3 | {"factor": 1.0, "original_max_position_embeddings": 64},
+    LLAMA3 | {"factor": 2.5, "original_max_position_embeddings": 40, "low_freq_factor": 0.5, "high_freq_factor": 9},
+]
+
+
+def scaling_of(settings):
+    settings = dict(settings)
+    return ROPE_TYPES[settings.pop("rope_type")](**settings)
 
 
 @pytest.mark.parametrize(("head_dim", "theta"), [(128, 1e6), (16, 1e4), (2, 1e4), (64, 2.5)])
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_speeds_and_factor_are_transformers(settings, head_dim, theta):
-    theirs = HFConfig(head_dim=head_dim, rope_parameters={"rope_type": "yarn", "rope_theta": theta, **settings})
-    inv_freq, factor = ROPE_INIT_FUNCTIONS["yarn"](theirs, device="cpu")
-    yarn = YarnScaling(**settings)
+    theirs = HFConfig(head_dim=head_dim, rope_parameters={"rope_theta": theta, **settings})
+    inv_freq, factor = ROPE_INIT_FUNCTIONS[settings["rope_type"]](theirs, device="cpu")
+    scaling = scaling_of(settings)
     # transformers computes the powers of theta in float32.
-    np.testing.assert_allclose(1 / np.array(yarn_wavelengths(yarn, head_dim, theta)), inv_freq.numpy(), rtol=2e-6)
-    assert yarn_attention_factor(yarn) == pytest.approx(factor, rel=1e-12)
+    np.testing.assert_allclose(1 / np.array(rope_wavelengths(scaling, head_dim, theta)), inv_freq.numpy(), rtol=2e-6)
+    assert rope_attention_factor(scaling) == pytest.approx(factor, rel=1e-12)
 
 
 def folder_of_the_kit(folder, **changes):
@@ -58,15 +71,15 @@ def relative_error(ours, theirs):
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_logits_where_rope_scaling_stands_beside_rope_parameters(tmp_path, settings):
-    folder = folder_of_the_kit(tmp_path / "kit", rope_scaling={"type": "yarn", **settings})
+    folder = folder_of_the_kit(tmp_path / "kit", rope_scaling={"type": settings["rope_type"], **settings})
     config, params = load_pretrained(folder)
-    assert config.rope_scaling == YarnScaling(**settings)
+    assert config.rope_scaling == scaling_of(settings)
     ids = np.random.default_rng(0).integers(0, 37, (2, 60))
     theirs = Qwen3ForCausalLM.from_pretrained(folder)(torch.tensor(ids)).logits.detach().numpy()
     assert relative_error(qwen3_forward(config, params, mx.array(ids)), theirs) < 1e-5
     plain, _ = load_pretrained(folder_of_the_kit(tmp_path / "plain"))
     if settings["factor"] > 1:
-        assert relative_error(qwen3_forward(plain, params, mx.array(ids)), theirs) > 1e-3, "YaRN makes no difference"
+        assert relative_error(qwen3_forward(plain, params, mx.array(ids)), theirs) > 1e-3, "scaling makes no difference"
 
 
 def test_the_original_length_is_the_models_where_none_is_given(tmp_path):
@@ -79,7 +92,7 @@ def test_the_original_length_is_the_models_where_none_is_given(tmp_path):
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_what_is_written_reads_back_here_and_in_transformers(tmp_path, settings):
-    config = Qwen3Config(**SIZES, rope_scaling=YarnScaling(**settings))
+    config = Qwen3Config(**SIZES, rope_scaling=scaling_of(settings))
     content = json.loads(json.dumps(config.to_dict()))
     assert Qwen3Config.from_dict(content) == config
     assert Qwen3Config.from_dict({k: v for k, v in content.items() if k != "rope_scaling"}) == config
@@ -89,8 +102,9 @@ def test_what_is_written_reads_back_here_and_in_transformers(tmp_path, settings)
     assert theirs.rope_parameters["rope_theta"] == SIZES["rope_theta"]
 
 
-def test_decoding_with_a_cache_and_the_scores_of_transformers(tmp_path):
-    folder = folder_of_the_kit(tmp_path / "kit", rope_scaling={"rope_type": "yarn", **SETTINGS[3]})
+@pytest.mark.parametrize("settings", [SETTINGS[3], SETTINGS[-1]], ids=str)
+def test_decoding_with_a_cache_and_the_scores_of_transformers(tmp_path, settings):
+    folder = folder_of_the_kit(tmp_path / "kit", rope_scaling=settings)
     config, params = load_pretrained(folder)
     reference = Qwen3ForCausalLM.from_pretrained(folder)
     prompts = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10]]
@@ -101,8 +115,9 @@ def test_decoding_with_a_cache_and_the_scores_of_transformers(tmp_path):
         np.testing.assert_allclose(logps, theirs.numpy(), atol=1e-4)
 
 
-def test_mlx_lm_agrees(tmp_path):
-    folder = folder_of_the_kit(tmp_path / "kit", rope_scaling={"rope_type": "yarn", **SETTINGS[1]})
+@pytest.mark.parametrize("settings", [SETTINGS[1], SETTINGS[-1]], ids=str)
+def test_mlx_lm_agrees(tmp_path, settings):
+    folder = folder_of_the_kit(tmp_path / "kit", rope_scaling=settings)
     config, params = load_pretrained(folder)
     content = json.loads((folder / "config.json").read_text())
     peer = mlx_lm_qwen3.Model(mlx_lm_qwen3.ModelArgs.from_dict(content))
