@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mlx_grpo_kit.qwen3 import YarnScaling
+from mlx_grpo_kit.qwen3.config import Llama3Scaling, YarnScaling
 from tests.backends.frameworks import FRAMEWORKS, Framework
 from tests.backends.small_qwen3 import MODELS, V
 
@@ -29,6 +29,7 @@ def both(request, make_qwen3):
     settings = {"tie_word_embeddings": False, "rope_theta": 10_000.0, **MODELS[request.param]}
     reference, config, params = make_qwen3(0.1, vocab_size=V, max_position_embeddings=64, **settings)
     assert (config.rope_scaling == YarnScaling(4.0, 8)) == ("YaRN" in request.param)
+    assert (config.rope_scaling == Llama3Scaling(4.0, 1.0, 4.0, 32)) == ("Llama" in request.param)
     return reference, config, {name: np.array(value) for name, value in params.items()}
 
 

@@ -19,8 +19,8 @@ def rows_alone(reference, ids, mask):
     return [reference(torch.tensor(row[real == 1][None])).logits[0] for row, real in zip(ids, mask, strict=True)]
 
 
-# Two compile, and have what there is: the second has wide heads, one each, and its own output layer.
-@pytest.mark.parametrize("both", ["grouped, tied", "stretched by YaRN"], indirect=True)
+# Four compile, and have what there is: the second has wide heads, one each, and its own output layer.
+@pytest.mark.parametrize("both", ["grouped, tied", "stretched by YaRN", "a Qwen2", "a Llama 3"], indirect=True)
 def test_logits_and_gradients_are_transformers(jax, both):
     """Rows padded on either side; completions of shared, padded prompts: against rows that are computed alone, whole.
 

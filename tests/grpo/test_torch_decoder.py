@@ -11,6 +11,7 @@ from mlx_grpo_kit.grpo import GRPOConfig, learners
 from mlx_grpo_kit.grpo.learners import TorchDecoder, decoder_class, torch_decoder
 from mlx_grpo_kit.qwen3.lora import adapt, init_lora
 from mlx_grpo_kit.runtime import mx, torch_threads
+from tests.backends.small_qwen3 import RELATIVES
 from tests.generation.small_model import GROUPS, NOISE, PROMPTS, SHAPE, transformers_logps, transformers_tokens
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "rope_theta": 10_000.0}
@@ -20,6 +21,7 @@ SHAPES = {
     "every head has its keys": {"num_key_value_heads": 4},
     "one head of keys": {"num_key_value_heads": 1, "head_dim": 16},
     "yarn": {"rope_parameters": YARN},
+    **RELATIVES,
 }
 
 

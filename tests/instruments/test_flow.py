@@ -9,7 +9,9 @@ import torch
 from mlx_grpo_kit.assets import TINY
 from mlx_grpo_kit.instruments.flow.boxes import Boxes
 from mlx_grpo_kit.instruments.flow.flow import draw_flow, show_flow, trace_flow
+from mlx_grpo_kit.instruments.flow.sums import MINUS
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer
+from tests.backends.small_qwen3 import RELATIVES
 
 PROMPT, ANSWER = "12+34=", "46"
 SETTINGS = {
@@ -30,7 +32,7 @@ def tokenizer():
     return load_tokenizer(TINY)
 
 
-@pytest.fixture(scope="module", params=["shipped", "tied", "not tied", "yarn"])
+@pytest.fixture(scope="module", params=["shipped", "tied", "not tied", "yarn", *RELATIVES])
 def seen(request, make_qwen3, tokenizer):
     """(transformers' model after backward, the outputs of its modules, the trace of the same text)."""
     if request.param == "shipped":
@@ -39,8 +41,8 @@ def seen(request, make_qwen3, tokenizer):
         reference = Qwen3ForCausalLM.from_pretrained(TINY, attn_implementation="eager").eval()
         config, params = load_pretrained(TINY)
     else:
-        scaling = {"rope_parameters": YARN} if request.param == "yarn" else {}
-        settings = SETTINGS | {"tie_word_embeddings": request.param == "tied"} | scaling
+        kind = {"yarn": {"rope_parameters": YARN}, **RELATIVES}.get(request.param, {})
+        settings = SETTINGS | {"tie_word_embeddings": request.param == "tied"} | kind
         reference, config, params = make_qwen3(noise=0.3, **settings)
     outputs = {}
 
@@ -79,7 +81,9 @@ def test_values_and_gradients_match_transformers(seen):
         scale = float(theirs.grad.abs().max())
         assert np.allclose(gradient, theirs.grad.numpy().ravel(), atol=3e-4 * scale + 1e-7), name
     layers = trace.config.num_hidden_layers
-    assert compared == 3 + 13 * layers  # values without a module in transformers are checked below
+    assert (
+        compared == 3 + (13 if trace.config.model_type == "qwen3" else 11) * layers
+    )  # values without a module in transformers are checked below
     assert trace.loss == pytest.approx(float(outputs["loss"].detach()), rel=1e-4)
 
 
@@ -114,10 +118,15 @@ def test_the_gradient_of_each_weight_matches_transformers(seen):
             if box.key not in ("embedding", "logits", "final_norm"):
                 full = f"{box.key}.weight"
             full = full.replace("embedding.", "embed_tokens.").replace("final_norm", "norm")
-            expected = theirs[full][tuple(map(int, where.split(", ")))]
-            assert work.total == pytest.approx(float(expected), rel=1e-3, abs=1e-6), work.name
+            place = tuple(map(int, where.split(", ")))
+            assert work.total == pytest.approx(float(theirs[full][place]), rel=1e-3, abs=1e-6), work.name
+            if (of_bias := theirs.get(full.replace(".weight", ".bias"))) is not None:
+                row, found = re.search(r"\.bias\[(\d+)\] = .* = (.*)", work.lines[-1]).groups()
+                expected = pytest.approx(float(of_bias[int(row)]), rel=1e-3, abs=1e-6)
+                assert float(found.replace(MINUS, "-")) == expected, work.lines
             followed += 1
-    assert followed >= 2 * (11 * trace.config.num_hidden_layers + 1)
+    matrices_and_norms = 11 if trace.config.model_type == "qwen3" else 9
+    assert followed >= 2 * (matrices_and_norms * trace.config.num_hidden_layers + 1)
 
 
 def test_the_shares_of_a_tied_table_add_up_to_its_gradient(seen):

@@ -161,6 +161,11 @@ class Box:
         """Its weight, or a part of it."""
         return np.asarray(self.path.trace.params[f"{self.matrix}.weight"])[index].astype(np.float64)
 
+    def bias(self, row: int) -> float | None:
+        """A number of its bias; None if it has none."""
+        bias = self.path.trace.params.get(f"{self.matrix}.bias")
+        return None if bias is None else float(bias[row])
+
     @cached_property
     def values(self) -> np.ndarray:
         """Its numbers, [n]. Later tokens are hidden."""
@@ -290,15 +295,21 @@ class Boxes:
         back = f"back to {config.hidden_size} numbers"
         attn, mlp, attended = f"{out}.self_attn.", f"{out}.mlp.", f"{out}.attended"
         before, between = f"{out}.input_layernorm", f"{out}.post_attention_layernorm"
+        query, key, head_norms = f"{attn}q_proj", f"{attn}k_proj", []
+        if f"{attn}q_norm" in self.trace.record:
+            head_norms = [
+                (f"{attn}q_norm", "rms_norm", [query], "the query, scaled to size 1", one),
+                (f"{attn}k_norm", "rms_norm", [key], "the key, scaled to size 1", two),
+            ]
+            query, key = f"{attn}q_norm", f"{attn}k_norm"
         rows = [
             (before, "rms_norm", [stream], copy, Wire(1, (0,), (1, 2, 3), (0,))),
             (f"{attn}q_proj", "linear", [before], f"query of head {self.head}: what this token looks for", one),
             (f"{attn}k_proj", "linear", [before], f"key: what queries find it by{shared}", two),
             (f"{attn}v_proj", "linear", [before], f"value: what it passes on{shared}", three),
-            (f"{attn}q_norm", "rms_norm", [f"{attn}q_proj"], "the query, scaled to size 1", one),
-            (f"{attn}k_norm", "rms_norm", [f"{attn}k_proj"], "the key, scaled to size 1", two),
-            (f"{attn}q_rope", "rope", [f"{attn}q_norm"], f"the query, {turned}", one),
-            (f"{attn}k_rope", "rope", [f"{attn}k_norm"], f"the key, {turned}", two),
+            *head_norms,
+            (f"{attn}q_rope", "rope", [query], f"the query, {turned}", one),
+            (f"{attn}k_rope", "rope", [key], f"the key, {turned}", two),
             (f"{attn}scores", "scores", [f"{attn}q_rope", f"{attn}k_rope"],
              f"query \N{MIDDLE DOT} key {OVER} {ROOT}{config.head_dim} with each token{hidden}",
              Wire(1, (1, 2), (1,), (0, 3))),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -52,13 +53,18 @@ def looked_up_weight(y: Box, i: int) -> Work:
 
 
 def linear(y: Box, i: int) -> Work:
-    """y[i] = sum over j of x[j] W[i, j]."""
-    [x], row = y.inputs, y.row(i)
+    """y[i] = sum over j of x[j] W[i, j], plus bias[i] if there is one."""
+    [x], row, name = y.inputs, y.row(i), y.name(i)
+    bias = y.bias(row)
     names, places = (f"{x.source}[j]", f"W[{row}, j]"), y.path.head_places if x.has_heads else None
-    after = f", where W is {y.matrix}.weight" + (f": row {i} is {y.labels(i)}'s" if y.labels else "")
-    return summed(
-        y.name(i), Products("sum over j", *names, x.flat()[y.path.position], y.weights(row), places, after=after)
-    )
+    after = "" if bias is None else f" + bias[{row}]"
+    after += f", where W is {y.matrix}.weight" + (f": row {i} is {y.labels(i)}'s" if y.labels else "")
+    sums = Products("sum over j", *names, x.flat()[y.path.position], y.weights(row), places, after=after)
+    if bias is None:
+        return summed(name, sums)
+    total = sums.total + bias
+    lines = f"{name} = {sums.formula}", f"{digits(sums.total)} + {digits(bias)} = {digits(total)}"
+    return Work(name, lines, total, (sums,))
 
 
 def back_through_linear(y: Box, x: Box, i: int, name: str) -> Products:
@@ -72,9 +78,18 @@ def back_through_linear(y: Box, x: Box, i: int, name: str) -> Products:
 def linear_weight(y: Box, i: int) -> Work:
     """dL/dW[i, j] = sum over the tokens t of dL/dy[t, i] x[t, j], for the j with the largest product in y[i]."""
     [x], row, j = y.inputs, y.row(i), int(linear(y, i).sums[0].order()[0])
-    names, numbers = (f"grad {y.title}[t, {row}]", f"{x.source}[t, {j}]"), (y.flat(grad=True)[:, row], x.flat()[:, j])
-    sums = Products("sum over the tokens t", *names, *numbers, y.path.places)
-    return summed(f"grad {y.matrix.rpartition('.')[2]}.weight[{row}, {j}]", sums)
+    grad, grads, over, matrix = (
+        f"grad {y.title}[t, {row}]",
+        y.flat(grad=True)[:, row],
+        "sum over the tokens t",
+        y.matrix,
+    )
+    sums = Products(over, grad, f"{x.source}[t, {j}]", grads, x.flat()[:, j], y.path.places)
+    work = summed(f"grad {matrix.rpartition('.')[2]}.weight[{row}, {j}]", sums)
+    if y.bias(row) is None:
+        return work
+    of_bias = f"grad {matrix.rpartition('.')[2]}.bias[{row}] = {over} of {grad} = {digits(float(grads.sum()))}"
+    return replace(work, lines=(*work.lines, of_bias))
 
 
 def rms(x: np.ndarray, eps: float) -> float:
