@@ -129,6 +129,16 @@ def test_the_gradient_of_each_weight_matches_transformers(seen):
     assert followed >= 2 * (matrices_and_norms * trace.config.num_hidden_layers + 1)
 
 
+def test_the_picture_has_the_familys_name_and_no_norm_that_it_lacks(seen):
+    _, _, trace = seen
+    for backward in (False, True):
+        picture = draw_flow(trace, backward=backward)
+        family = {"qwen3": "Qwen3", "qwen2": "Qwen2", "llama": "Llama"}[trace.config.model_type]
+        assert f"through a {family} with {trace.config.num_hidden_layers} layers" in picture.alt
+        assert ("the query, scaled to size 1" in picture.html) == (family == "Qwen3")
+        assert ("+ bias[" in picture.html) == (family == "Qwen2")
+
+
 def test_the_shares_of_a_tied_table_add_up_to_its_gradient(seen):
     reference, _, trace = seen
     if not trace.config.tie_word_embeddings:

@@ -17,7 +17,7 @@ from mlx_grpo_kit.instruments.flow.sums import MINUS, Products, digits
 
 CONFIG = SimpleNamespace(
     vocab_size=5, hidden_size=6, intermediate_size=40, num_hidden_layers=2, num_attention_heads=2,
-    num_key_value_heads=1, head_dim=4, rms_norm_eps=1e-6, tie_word_embeddings=True,
+    num_key_value_heads=1, head_dim=4, rms_norm_eps=1e-6, tie_word_embeddings=True, model_type="qwen3",
 )  # fmt: skip
 IDS = [3, 0, 4]
 

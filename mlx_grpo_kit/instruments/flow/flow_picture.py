@@ -456,8 +456,9 @@ def _words(trace: Trace, boxes: Boxes, layer: int, backward: bool) -> str:
     weights = trace.record[f"layers.{layer}.self_attn.weights"][boxes.head, p]
     most = int(weights.argmax())
     words = (
-        f"Token {boxes.places[p]} of {text!r} on its way through a Qwen3 with {config.num_hidden_layers} layers: in "
-        f"layer {layer}, head {boxes.head} looks most at token {boxes.places[most]} ({weights[most]:.0%}); "
+        f"Token {boxes.places[p]} of {text!r} on its way through a {config.model_type.capitalize()} with "
+        f"{config.num_hidden_layers} layers: in layer {layer}, head {boxes.head} looks most at token "
+        f"{boxes.places[most]} ({weights[most]:.0%}); "
         f"the likeliest next token is {trace.spell(likely)!r} ({probabilities[likely]:.1%})."
     )
     if backward:
