@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from mlx_grpo_kit.tasks.countdown import Countdown
     from mlx_grpo_kit.tasks.guess import GuessTheNumber
     from mlx_grpo_kit.tasks.json_schema import ToolError, get_json_schema
+    from mlx_grpo_kit.tasks.larger import Larger
     from mlx_grpo_kit.tasks.long_sum import LongSum
     from mlx_grpo_kit.tasks.parsing import Expression, ExpressionError, ascii_int, parse_expression
     from mlx_grpo_kit.tasks.rows import RowsTask

@@ -8,7 +8,7 @@ from mlx_grpo_kit.tasks.answers import as_number, final_answer
 from mlx_grpo_kit.tasks.chat import IN_TAGS, InChat, said
 from mlx_grpo_kit.tasks.parsing import ascii_int
 from mlx_grpo_kit.tasks.signatures import as_reward_funcs
-from mlx_grpo_kit.tasks.split import hash_order, split_by_hash, take_held_out
+from mlx_grpo_kit.tasks.split import split_pairs, take_held_out
 from mlx_grpo_kit.tasks.task import Problem, RewardFunc
 
 
@@ -44,12 +44,8 @@ class Addition:
         self.max_operand = max_operand
         self.max_completion_length = len(str(2 * max_operand)) + 1
         self.reward_funcs = [correct] if reward_funcs is None else as_reward_funcs(reward_funcs)
-        unordered = [f"{a}+{b}" for a in range(max_operand + 1) for b in range(a, max_operand + 1)]
-        train, held_out = split_by_hash(unordered)
-        self._train = np.array(_both_orders(train))  # [number of training prompts, 2]
-        # Sort in hash order again, so that the two orders of a pair are not adjacent.
-        prompts = {f"{a} {b}": (a, b) for a, b in _both_orders(held_out)}
-        self._held_out = [prompts[prompt] for prompt in hash_order(prompts)]
+        operands = range(max_operand + 1)
+        self._train, self._held_out = split_pairs((a, b) for a in operands for b in operands[a:])
 
     @staticmethod
     def problem(a: int, b: int) -> Problem:
@@ -78,9 +74,3 @@ class Addition:
 def _whole_number(completion: str) -> str:
     number = as_number(final_answer(completion))
     return str(number) if number is not None and number.denominator == 1 else ""
-
-
-def _both_orders(keys: list[str]) -> list[tuple[int, int]]:
-    """The one or two prompts of each unordered pair."""
-    pairs = [tuple(map(int, key.split("+"))) for key in keys]
-    return [order for a, b in pairs for order in ([(a, b), (b, a)] if a != b else [(a, b)])]

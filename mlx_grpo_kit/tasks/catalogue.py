@@ -18,6 +18,7 @@ TASKS = {
     "calculator": "mlx_grpo_kit.tasks.calculator:Calculator",
     "guess": "mlx_grpo_kit.tasks.guess:GuessTheNumber",
     "long-sum": "mlx_grpo_kit.tasks.long_sum:LongSum",
+    "larger": "mlx_grpo_kit.tasks.larger:Larger",
 }
 """The kit's tasks by name. A class is imported when its task is used."""
 

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import TypeVar
 
+import numpy as np
+
 from mlx_grpo_kit.tasks.task import TaskError
 
 HELD_OUT_FRACTION = 0.1
@@ -28,6 +30,25 @@ def split_by_hash(keys: Iterable[str]) -> tuple[list[str], list[str]]:
     ordered = hash_order(keys)
     count = max(1, round(len(ordered) * HELD_OUT_FRACTION))
     return ordered[count:], ordered[:count]
+
+
+def split_pairs(pairs: Iterable[tuple[int, int]]) -> tuple[np.ndarray, list[tuple[int, int]]]:
+    """Divide pairs of numbers into training and held-out ones, both orders of a pair on the same side.
+
+    Args:
+        pairs: distinct pairs, each in one order.
+
+    Returns:
+        `(train, held_out)`: the training pairs as int array [n, 2], the held-out ones in hash order, so that the two
+        orders of a pair are not adjacent.
+    """
+    by_key = {f"{a}+{b}": (a, b) for a, b in pairs}
+    train, held_out = (
+        [order for a, b in map(by_key.get, keys) for order in dict.fromkeys([(a, b), (b, a)])]
+        for keys in split_by_hash(by_key)
+    )
+    prompts = {f"{a} {b}": (a, b) for a, b in held_out}
+    return np.array(train), [prompts[prompt] for prompt in hash_order(prompts)]
 
 
 def take_held_out(task_name: str, problems: Sequence[P], n: int) -> Sequence[P]:
