@@ -1,5 +1,6 @@
-"""Files that ship with the kit."""
+"""Files that ship with the kit, and the place of models that are downloaded."""
 
+import os
 from pathlib import Path
 
 TINY = Path(__file__).parent / "tiny"
@@ -22,3 +23,16 @@ TINY_STEPS = Path(__file__).parent / "tiny_steps"
 
 `python -m mlx_grpo_kit.assets.make.tiny_steps DIR` makes it again.
 """
+
+MODELS_VARIABLE = "MLX_GRPO_KIT_MODELS"
+
+
+def models_folder() -> Path:
+    """The folder of downloaded models, the same from every current folder.
+
+    It is the one that MLX_GRPO_KIT_MODELS names; else models/ beside the notebooks, if the kit runs from a clone of its
+    repository; else ~/.mlx_grpo_kit/models.
+    """
+    root = Path(__file__).parents[2]
+    usual = root / "models" if (root / "notebooks").is_dir() else Path.home() / ".mlx_grpo_kit" / "models"
+    return Path(os.environ.get(MODELS_VARIABLE) or usual).absolute()

@@ -1,4 +1,4 @@
-"""The command line: `python -m mlx_grpo_kit train | generate | lab | doctor`."""
+"""The command line: `python -m mlx_grpo_kit train | evaluate | generate | get | import | fuse | lab | doctor`."""
 
 from mlx_grpo_kit.cli.commands import main
 

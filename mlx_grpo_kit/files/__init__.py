@@ -19,6 +19,7 @@ from mlx_grpo_kit.files.manifest import (
     foreign,
     read_manifest,
     remove_folder,
+    sha256_of,
     write_manifest,
 )
 from mlx_grpo_kit.files.read import check_regular, no_model_folder, on_the_hub, one_further_in, read_file, read_json
@@ -44,6 +45,7 @@ __all__ = [
     "read_manifest",
     "remove_folder",
     "replaced_folder",
+    "sha256_of",
     "whole_folder",
     "write_file",
     "write_manifest",

@@ -69,8 +69,10 @@ def read_json(folder: Path, name: str) -> dict:
 
 def no_model_folder(folder: Path) -> str:
     """An error message for a model folder that does not exist."""
-    if str(folder) in ("tiny", "tiny-chat"):
+    if str(folder) in ("tiny", "tiny-chat", "tiny-tools", "tiny-steps", "smollm2"):
         way_out = f'The kit\'s own model of this name is model_folder("{folder}"), from mlx_grpo_kit.grpo.recipe.'
+    elif folder.suffix == ".gguf" and folder.is_file():
+        way_out = f"A GGUF has to be converted once: python -m mlx_grpo_kit import {folder} --output {folder.stem}"
     else:
         way_out = on_the_hub(folder) or "Pass a Hugging Face model folder, or `tiny` for the kit's own."
     return f"There is no folder {folder}. {way_out}"

@@ -18,13 +18,17 @@ TOOLS_NAME = "tiny-tools"
 STEPS_NAME = "tiny-steps"
 """The name of the shipped model that adds long sums step by step."""
 
+SMOLLM2_NAME = "smollm2"
+"""The name of SmolLM2-135M-Instruct, a real model, which the command `get smollm2` downloads."""
+
 MADE_BY = {
     TINY_NAME: "mlx_grpo_kit.assets.make.tiny",
     CHAT_NAME: "mlx_grpo_kit.assets.make.tiny_chat",
     TOOLS_NAME: "mlx_grpo_kit.assets.make.tiny_tools",
     STEPS_NAME: "mlx_grpo_kit.assets.make.tiny_steps",
+    SMOLLM2_NAME: "mlx_grpo_kit get",
 }
-"""The command that makes each of the kit's models."""
+"""The command that makes or gets each of the models that have a name."""
 
 TINY_ARGS: dict[str, Any] = {
     "learning_rate": 5e-4,
@@ -34,8 +38,11 @@ TINY_ARGS: dict[str, Any] = {
 }
 """Settings for GRPOConfig that suit the tiny model. GRPOConfig's own defaults suit a real Qwen3."""
 
-LEARNING_RATES = {STEPS_NAME: 1e-4}
-"""Models with their own learning rate: at 5e-4 a policy with long answers forgets more than it learns."""
+ARGS_OF: dict[str, dict[str, Any]] = {
+    STEPS_NAME: {"learning_rate": 1e-4},  # at 5e-4 a policy with long answers forgets more than it learns
+    SMOLLM2_NAME: {"learning_rate": 1e-5, "num_generations": 8, "per_device_train_batch_size": 64},
+}
+"""Models with settings of their own."""
 
 MAX_STEPS = 600
 """The number of steps in which the tiny model learns addition with TINY_ARGS."""
@@ -45,22 +52,31 @@ SMALL = 10_000_000  # parameters; smaller models get the settings of the tiny on
 
 def model_folder(model: str | os.PathLike) -> Path:
     """The folder of a model given as a path or by the kit's name. Raises FileNotFoundError if it is missing."""
-    from mlx_grpo_kit import assets
-
     if model not in MADE_BY:
         return Path(model)
+    folder = place_of(str(model))
+    if not folder.is_dir():
+        way_out = "Get it" if model == SMOLLM2_NAME else "Create it"
+        argument = model if model == SMOLLM2_NAME else folder
+        raise FileNotFoundError(
+            f"The {model} model is missing: there is no folder {folder}. {way_out}: python -m {MADE_BY[model]} "
+            f"{argument}"
+        )
+    return folder
+
+
+def place_of(model: str) -> Path:
+    """The place of a model of the kit, where its folder is or will be."""
+    from mlx_grpo_kit import assets
+
     folders = {
         TINY_NAME: assets.TINY,
         CHAT_NAME: assets.TINY_CHAT,
         TOOLS_NAME: assets.TINY_TOOLS,
         STEPS_NAME: assets.TINY_STEPS,
+        SMOLLM2_NAME: assets.models_folder() / SMOLLM2_NAME,
     }
-    folder = folders[str(model)]
-    if not folder.is_dir():
-        raise FileNotFoundError(
-            f"The {model} model is missing: there is no folder {folder}. Create it: python -m {MADE_BY[model]} {folder}"
-        )
-    return folder
+    return folders[model]
 
 
 ADAPTERS_RATE = 10
@@ -71,7 +87,7 @@ def default_args(model: str | os.PathLike, lora_r: int | None = None) -> dict[st
     """Settings for GRPOConfig that suit a model: `GRPOConfig(**default_args("tiny"))`.
 
     `model` is "tiny" or a Hugging Face folder. A folder with fewer than ten million parameters gets the settings of the
-    tiny model, because it usually contains a policy trained from it. "tiny-steps" has its own learning rate. Adapters
+    tiny model, because it usually contains a policy trained from it. "tiny-steps" and "smollm2" have their own. Adapters
     of rank `lora_r` get ten times the learning rate: `GRPOConfig(**default_args("tiny", lora_r=8))`. Raises
     FileNotFoundError or ValueError if there is no such model.
     """
@@ -81,8 +97,7 @@ def default_args(model: str | os.PathLike, lora_r: int | None = None) -> dict[st
 
     config = Qwen3Config.from_dict(read_json(model_folder(model), "config.json"))
     args = dict(TINY_ARGS) if count_total_parameters(config) < SMALL else {}
-    if model in LEARNING_RATES:
-        args["learning_rate"] = LEARNING_RATES[str(model)]
+    args |= ARGS_OF.get(str(model), {})
     if lora_r:
         rate = args.get("learning_rate", GRPOConfig.learning_rate)
         args |= {"lora_r": lora_r, "learning_rate": ADAPTERS_RATE * rate}

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from mlx_grpo_kit.qwen3.cache import KVCache
     from mlx_grpo_kit.qwen3.config import Llama3Scaling, Qwen3Config, YarnScaling
     from mlx_grpo_kit.qwen3.forward import output_logits, qwen3_forward, qwen3_hidden_states
+    from mlx_grpo_kit.qwen3.gguf import import_gguf
     from mlx_grpo_kit.qwen3.lora import adapt, dequantize, init_lora, merge
     from mlx_grpo_kit.qwen3.params import (
         count_total_parameters,

@@ -74,10 +74,11 @@ def save_pretrained(
     *,
     tokenizer: Tokenizer | None = None,
     max_shard_size: int = 5 * 2**30,
+    documents: Mapping[str, bytes] | None = None,
 ) -> Path:
     """Write a Hugging Face folder that transformers, mlx-lm and `load_pretrained` read. Returns its path.
 
-    With a `tokenizer` the folder includes its files. Weights above `max_shard_size` bytes are split into shards with an
+    With a `tokenizer` the folder includes its files, and with `documents` those files too, such as README.md. Weights above `max_shard_size` bytes are split into shards with an
     index. The folder appears complete or not at all, with a list of its files (mlx_grpo_kit.json). It replaces a folder
     that was saved like this before.
 
@@ -90,6 +91,8 @@ def save_pretrained(
     with replaced_folder(folder) as new:
         if tokenizer is not None:
             tokenizer.save(new)
+        for name, content in (documents or {}).items():
+            (new / name).write_bytes(content)
         (new / "config.json").write_text(json.dumps(settings, indent=2) + "\n")
         _write_weights(new, {hugging_face_name(name): value for name, value in params.items()}, max_shard_size)
     return folder
