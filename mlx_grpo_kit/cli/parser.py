@@ -20,7 +20,10 @@ MODEL = (
     "a Hugging Face folder of a Qwen3, or one of the kit's: tiny (default), tiny-chat, tiny-tools, tiny-steps; or "
     "smollm2, after `get smollm2`"
 )
-TASK = "addition (default), countdown, calculator, guess, long-sum, larger, or file.py:Class (module:Class) for your own task"
+TASK = (
+    "addition (default), countdown, calculator, guess, long-sum, larger, or file.py:Class (module:Class) for your own "
+    "task"
+)
 
 
 class Parser(argparse.ArgumentParser):

