@@ -159,11 +159,13 @@ class Plane:
         width: float = 2.0,
         label: str = "",
         marker: str = "",
+        marked: Sequence[int] = (),
         halo: bool = False,
     ) -> None:
         """Draw a line through points, with gaps where a coordinate is not finite. `label` appears in the legend.
 
-        `halo` adds an edge of the page's colour, which separates the line from values of the same colour below it.
+        The points at the places `marked` have markers. `halo` adds an edge of the page's colour, which separates the
+        line from values of the same colour below it.
         """
         xs, ys = list(xs), list(ys)
         self._drawn.append((xs, ys))
@@ -187,6 +189,8 @@ class Plane:
         if label:
             self.lines[label] = xs, ys
             self.labels.append((label, color, style, marker))
+        if marked:
+            self.dots([xs[place] for place in marked], [ys[place] for place in marked], color, marker=marker, size=7)
 
     def dots(
         self,
@@ -210,6 +214,10 @@ class Plane:
         if label:
             self.labels.append((label, color, "", marker))
 
+    def floor(self, xs: Sequence[float], color: str) -> None:
+        """Draw triangles on the x axis, for numbers that a logarithmic axis cannot show."""
+        self.dots(xs, [self.y[0]] * len(xs), color, marker="v", cut=False)
+
     def across(self, y: float, color: str = "soft", *, style: str = ":", width: float = 1.0, label: str = "") -> None:
         """Draw a horizontal line at height y, from side to side."""
         self.line(self.x, (y, y), color, style=style, width=width, label=label)
@@ -219,10 +227,11 @@ class Plane:
         self.line((x, x), self.y, color, style=style, width=width)
 
     def text(self, x: float, y: float, words: str, *, dx: float = 0, dy: float = 0, **options) -> None:
-        """Write words at a point of the plane, moved by (dx, dy) pixels; see `text` for the options."""
-        place = self._at(x, y)
-        if place is not None:
-            self._above.append(text(place[0] + dx, place[1] + dy, words, **options))
+        """Write lines of words around a point of the plane, moved by (dx, dy) pixels; see `text` for the options."""
+        place, lines = self._at(x, y), words.splitlines()
+        for number, line in enumerate(lines if place else ()):
+            down = dy + 16 * (number - (len(lines) - 1) / 2)
+            self._above.append(text(place[0] + dx, place[1] + down, line, **options))
 
     def legend(self, corner: str = "upper right", *, size: float = 12.0) -> None:
         """Draw a legend with the labels so far in a corner, such as "lower left", or "free" for the emptiest corner."""

@@ -8,7 +8,7 @@ import pytest
 from mlx_grpo_kit.grpo.config import GRPOConfig
 from mlx_grpo_kit.instruments.dashboard import Dashboard
 from mlx_grpo_kit.instruments.dashboard.panels import KITS, MEMORY, metrics_of, run_panels
-from mlx_grpo_kit.instruments.dashboard.run_picture import _band
+from mlx_grpo_kit.instruments.dashboard.run_picture import MOST_POINTS, _band, chart_run
 from mlx_grpo_kit.instruments.dashboard.settings import settings_of, settings_table
 
 
@@ -174,6 +174,16 @@ def test_the_band_of_the_reward_stays_within_the_rewards_of_its_steps(fake):
     assert not {"reward_min", "reward_max"} & {*panels}
     without = [with_spread(step, 0.4, "reward_min", "reward_max") for step in dashboard.record.steps]
     assert max(_band(panels["reward"], without)[1][1]) > 1.1
+    now_and_then = [step if step.step % 5 else full for step, full in zip(without, dashboard.record.steps, strict=True)]
+    assert {len(ys) for _, ys in _band(panels["reward"], now_and_then)} == {20}
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_long_run_is_drawn_with_few_points(every):
+    steps = [SimpleNamespace(step=n, metrics={"reward": n / 999} if n % every == 0 else {}) for n in range(1, 1000)]
+    xs, ys = chart_run(steps)[0].planes[0].lines["mean"]
+    assert xs[-1] == 999 // every * every
+    assert len(xs) == len(ys) <= MOST_POINTS
 
 
 def with_spread(step, spread, *left_out):

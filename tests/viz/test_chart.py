@@ -4,10 +4,11 @@ import math
 import re
 import xml.etree.ElementTree as ElementTree
 
+import numpy as np
 import pytest
 
 from mlx_grpo_kit.viz.chart import Chart, ticks
-from mlx_grpo_kit.viz.live.curves import chart_curves
+from mlx_grpo_kit.viz.live.curves import chart_curves, draw_curves
 from mlx_grpo_kit.viz.picture import SvgPicture, as_picture
 from mlx_grpo_kit.viz.style import BLUE, ORANGE
 
@@ -106,8 +107,16 @@ def test_inks_are_lighter_on_a_dark_page_and_cells_keep_their_colours():
 
 def test_a_chart_and_a_figure_draw_the_same_curves():
     history = {"reward": [0.5, math.nan, 1.0], "d": [1e-3, 0.0, 1e-5]}
-    chart = chart_curves([1, 2, 3], history, {"reward": ["reward"], "d": ["d"], "no": ["x"]}, smoothing=0, log={"d"})
-    reward, difference, missing = chart.planes
+    panels = {"reward": ["reward"], "d": ["d"], "no": ["x"], "two": ["reward", "d"]}
+    drawn = [draw([1, 2, 3], history, panels, smoothing=0, log={"d"}) for draw in (chart_curves, draw_curves)]
+    chart, axes = drawn[0], drawn[1].axes
+    for plane, axis in zip(chart.planes, axes, strict=True):
+        assert (plane.title, plane.right) == (axis.get_title(loc="left"), axis.get_title(loc="right"))
+        assert [*plane.x, *plane.y] == pytest.approx([*axis.get_xlim(), *axis.get_ylim()])
+        for label, points in plane.lines.items():
+            [line] = [line for line in axis.lines if line.get_label() == label]
+            np.testing.assert_array_equal(points, [line.get_xdata(), line.get_ydata()])
+    reward, difference, missing, _ = chart.planes
     assert reward.right == "1.00"
     assert reward.lines["reward  1.00"][0] == [1, 3]
     assert (difference.log_y, difference.y) == (True, (1e-5, 1e-3))

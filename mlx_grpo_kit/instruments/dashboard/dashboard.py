@@ -42,12 +42,11 @@ from mlx_grpo_kit.runtime.printing import printable
 from mlx_grpo_kit.viz.kernel import notebook_shell
 from mlx_grpo_kit.viz.live.background import BackgroundRun
 from mlx_grpo_kit.viz.live.pace import next_frame
-from mlx_grpo_kit.viz.live.view import last_seen
+from mlx_grpo_kit.viz.live.view import SECONDS_BETWEEN_STILLS, last_seen
 from mlx_grpo_kit.viz.picture import Picture, as_picture, still
 
 KEEP = 64  # completions per step
 SECONDS_FOR_COMPLETIONS = 0.01  # per frame
-SECONDS_BETWEEN_STILLS = 5.0
 SECONDS_BETWEEN_LOOKS = 2.0  # between two diagnoses of the run
 
 

@@ -11,12 +11,11 @@ from mlx_grpo_kit.instruments.dashboard.panels import SMOOTHING, RunPanel, names
 from mlx_grpo_kit.runs.record import RunRecord, transcript
 from mlx_grpo_kit.viz.chart import Chart
 from mlx_grpo_kit.viz.live.completions import CompletionsTable, completions_table
-from mlx_grpo_kit.viz.live.curves import comes_now_and_then, curve, describe_curves, smooth
+from mlx_grpo_kit.viz.live.curves import CurvePanel, Line, curve, describe_curves, draw_panels
 from mlx_grpo_kit.viz.style import COLORS, LINE_STYLES, three_digits
 
 MOST_POINTS = 240  # per line; in a longer run, each point is the mean of a few steps
-COLUMNS = 2
-WIDTH, HEIGHT = 320, 190  # pixels per panel
+HEIGHT = 190  # pixels per panel
 ROWS_LEFT = 8  # rows of the table that are kept
 
 
@@ -29,15 +28,9 @@ def chart_run(steps: Sequence[Any], abandoned: Sequence[Sequence[Any]] = (), tit
     """
     metrics = dict.fromkeys(name for run in (steps, *abandoned) for step in run for name in step.metrics)
     panels = [panel for panel in run_panels(list(metrics)) if not panel.more]
-    header = 34 if title else 6
-    rows = math.ceil(len(panels) / COLUMNS)
-    chart = Chart(WIDTH * COLUMNS, header + HEIGHT * rows)
-    if title:
-        chart.text(14, 24, title, size=16, bold=True)
     last = max((run[-1].step for run in (steps, *abandoned) if run), default=1)
-    for place, panel in enumerate(panels):
-        row, column = divmod(place, COLUMNS)
-        _draw(chart, (WIDTH * column + 58, header + HEIGHT * row + 28), panel, steps, abandoned, last)
+    drawn = [_curve(panel, steps, abandoned) for panel in panels]
+    chart = draw_panels(drawn, last, title=title, height=HEIGHT, xlabel="")
     history = {name: _column(steps, name) for name in names_of(panels)}
     shown = {panel.title: [name for name in panel.lines.values() if _finite(history[name])] for panel in panels}
     words = describe_curves(
@@ -73,74 +66,47 @@ def table_of(record: RunRecord) -> CompletionsTable | None:
     return completions_table(told, title=f"One group of step {last.step}") if group else None
 
 
-def _draw(
-    chart: Chart,
-    corner: tuple[float, float],
-    panel: RunPanel,
-    steps: Sequence[Any],
-    abandoned: Sequence[Sequence[Any]],
-    last: int,
-) -> None:
-    lines = {words: _thinned(steps, name, panel.smoothing) for words, name in panel.lines.items()}
-    lines = {words: line for words, line in lines.items() if _finite(line[1])}
-    greys = [_thinned(branch, next(iter(panel.lines.values())), panel.smoothing) for branch in abandoned]
-    band = _band(panel, steps)
-    heights = [y for _, ys in [*lines.values(), *greys, *band] for y in _finite(ys)]
-    low, high = (min(heights), max(heights)) if heights else (0.0, 1.0)
-    margin = 0.06 * (high - low) or 0.06 * abs(high) or 0.05
-    legend = (
-        (17 * len(lines) + 8) / (HEIGHT - 64) if len(lines) > 1 else 0.0
-    )  # the legend's share of the height, above the lines
-    room = (high - low + 2 * margin) * legend / (1 - min(legend, 0.7))
-    now = _finite(_column(steps, next(iter(panel.lines.values()))))
-    plane = chart.plane(
-        *corner,
-        *(WIDTH - 82, HEIGHT - 64),
-        x=(0, max(last, 5)),
-        y=(low - margin, high + margin + room),
-        title=panel.title,
+def _curve(panel: RunPanel, steps: Sequence[Any], abandoned: Sequence[Sequence[Any]]) -> CurvePanel:
+    first = next(iter(panel.lines.values()))
+    lines = []
+    for number, branch in enumerate(abandoned):
+        points, look = _thinned(branch, _column(branch, first), panel.smoothing), {"style": LINE_STYLES[number % 4]}
+        lines.append(Line(*points, COLORS[5], look | {"width": 1.5}, end=str(number + 1) if len(abandoned) > 1 else ""))
+    lines += [Line(*points, COLORS[0], {"width": 0.8}) for points in _band(panel, steps)]
+    for place, (words, name) in enumerate(panel.lines.items()):
+        points = _thinned(steps, _column(steps, name), panel.smoothing)
+        lines.append(Line(*points, COLORS[place % 5], {"style": LINE_STYLES[place % 4], "label": words}))
+    now = _finite(_column(steps, first))
+    return CurvePanel(
+        panel.title,
+        [line for line in lines if _finite(line.heights)],
         right=_words(now[-1]) if now else "",
+        legend=len(panel.lines) > 1,
+        empty=panel.empty if steps else "no values yet",
     )
-    for number, (xs, ys) in enumerate(greys):
-        plane.line(xs, ys, COLORS[5], style=LINE_STYLES[number % 4], width=1.5)
-        ends = [(x, y) for x, y in zip(xs, ys, strict=True) if math.isfinite(y)]
-        if len(greys) > 1 and ends:
-            plane.text(*ends[-1], str(number + 1), dx=3, dy=4, size=11, color="soft")
-    for xs, ys in band:
-        plane.line(xs, ys, COLORS[0], width=0.8)
-    for place, (words, (xs, ys)) in enumerate(lines.items()):
-        plane.line(xs, ys, COLORS[place % 5], style=LINE_STYLES[place % 4], label=words)
-    if len(lines) > 1:
-        plane.legend("upper right", size=11)
-    if not heights:
-        words = panel.empty if steps else "no values yet"
-        plane.text(max(last, 5) / 2, (low + high) / 2, words, size=11, anchor="middle", color="soft")
 
 
 def _band(panel: RunPanel, steps: Sequence[Any]) -> list[tuple[list[float], list[float]]]:
+    """Return the points of the lower and the upper edge of the band, if the panel has one."""
     if panel.between:
-        return [_thinned(steps, name) for name in panel.between]
-    if panel.spread:
-        xs, middle = _thinned(steps, next(iter(panel.lines.values())))
-        _, spread = _thinned(steps, panel.spread)
-        low, high = (_thinned(steps, name)[1] for name in panel.within)
-        below = [a - b if math.isnan(end) else max(a - b, end) for a, b, end in zip(middle, spread, low, strict=True)]
-        above = [a + b if math.isnan(end) else min(a + b, end) for a, b, end in zip(middle, spread, high, strict=True)]
-        return [(xs, below), (xs, above)]
-    return []
+        return [_thinned(steps, _column(steps, name)) for name in panel.between]
+    if not panel.spread:
+        return []
+    names = (next(iter(panel.lines.values())), panel.spread, *panel.within)
+    rows = list(zip(*(_column(steps, name) for name in names), strict=True))
+    below = [a - b if math.isnan(low) else max(a - b, low) for a, b, low, _ in rows]
+    above = [a + b if math.isnan(high) else min(a + b, high) for a, b, _, high in rows]
+    return [_thinned(steps, edge) for edge in (below, above)]
 
 
-def _thinned(steps: Sequence[Any], name: str, smoothing: float = SMOOTHING) -> tuple[list[float], list[float]]:
-    """Return (steps, smoothed values), at most MOST_POINTS of them."""
-    values = _column(steps, name)
-    if comes_now_and_then(values):
-        places, heights = curve(values, smoothing)
-        return [steps[place].step for place in places], heights
-    values = smooth(values, smoothing)
-    size = math.ceil(len(steps) / MOST_POINTS) or 1
-    pieces = range(0, len(steps), size)
-    xs = [steps[min(at + size, len(steps)) - 1].step for at in pieces]
-    return xs, [_mean(values[at : at + size]) for at in pieces]
+def _thinned(
+    steps: Sequence[Any], values: Sequence[float], smoothing: float = SMOOTHING
+) -> tuple[list[float], list[float]]:
+    """Return (steps, heights) of the curve, at most MOST_POINTS of them."""
+    places, heights = curve(values, smoothing)
+    size = math.ceil(len(places) / MOST_POINTS) or 1
+    pieces = [slice(at, at + size) for at in range(0, len(places), size)]
+    return [steps[places[piece][-1]].step for piece in pieces], [_mean(heights[piece]) for piece in pieces]
 
 
 def _mean(values: Sequence[float]) -> float:

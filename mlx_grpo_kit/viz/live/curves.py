@@ -6,21 +6,23 @@ import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from textwrap import fill
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mlx_grpo_kit.viz.chart import Chart
-from mlx_grpo_kit.viz.picture import new_figure
-from mlx_grpo_kit.viz.style import COLORS, EDGE, FAINT, INK, LINE_STYLES, MARKERS, SOFT, three_digits
+from mlx_grpo_kit.viz.figure_chart import FigureChart
+from mlx_grpo_kit.viz.style import COLORS, LINE_STYLES, MARKERS, three_digits
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Panels = Mapping[str, Sequence[str]]  # a panel's title -> the metrics drawn in it
+Page = TypeVar("Page", Chart, FigureChart)
 
 MAX_COLUMNS = 2
 FEW = 60  # the most steps of an unsmoothed line that has points
-PANEL_WIDTH, PANEL_HEIGHT = 3.2, 2.4  # inches; two of them fit a narrow page in a readable size
+LINE = 40  # characters of words that fit into a panel
+WIDTH = 640  # pixels: two panels fit a narrow page in a readable size
 
 
 def smooth(values: Sequence[float], smoothing: float) -> list[float]:
@@ -72,231 +74,148 @@ def latest(values: Sequence[float], smoothing: float, log: bool = False) -> floa
     return curve(values, smoothing, log)[1][-1]
 
 
-def draw_curves(
-    steps: Sequence[int],
-    history: Mapping[str, Sequence[float]],
-    panels: Panels,
+@dataclass
+class Line:
+    """A line through points (xs, heights), where NaN leaves a gap.
+
+    Attributes:
+        look: the options of `Plane.line`.
+        seen: the raw values at `xs`, NaN for missing ones; empty if the line is enough.
+        zeros: steps at which a logarithm has no value.
+        end: small words at its end.
+    """
+
+    xs: Sequence[float]
+    heights: Sequence[float]
+    color: str
+    look: Mapping[str, Any]
+    seen: Sequence[float] = ()
+    zeros: Sequence[int] = ()
+    end: str = ""
+
+
+@dataclass
+class CurvePanel:
+    """A small chart of lines over the steps of a run.
+
+    Attributes:
+        title, right: words above it, on the left and, in bold, on the right.
+        log: True for a logarithmic axis, if any value is positive.
+        legend: True to name the lines that have a label.
+        empty: the words that are shown without lines.
+        limits: the limits of the y axis; None makes them fit the lines.
+    """
+
+    title: str
+    lines: list[Line]
+    right: str = ""
+    log: bool = False
+    legend: bool = False
+    empty: str = "no values yet"
+    limits: tuple[float, float] | None = None
+
+    @property
+    def names(self) -> int:
+        """The number of names in the legend."""
+        return sum("label" in line.look for line in self.lines) if self.legend else 0
+
+
+def draw_panels(
+    panels: Sequence[CurvePanel],
+    last_step: int,
     *,
     title: str = "",
-    smoothing: float = 0.7,
-    max_steps: int | None = None,
     note: str = "",
-    log: Collection[str] = (),
-) -> Figure:
-    """Draw one small chart per panel, side by side. `history[name]` has one value per step; NaN leaves a gap.
+    height: float = 240,
+    xlabel: str = "step",
+    kind: type[Page] = Chart,
+) -> Page:
+    """Draw panels side by side, each `height` pixels high, as a Chart for a page or a FigureChart for a file.
 
-    With `max_steps`, the horizontal axis is as long as the whole run, so that a growing curve shows how much remains.
-    `note` is small text in the upper right corner. Panels whose title is in `log` have a logarithmic axis, on which
-    triangles at the bottom mean 0.
+    Every stored curve of a run is drawn here; the page of a live dashboard draws its own (dashboard/curve.js).
     """
     columns = min(len(panels), MAX_COLUMNS)
-    rows = math.ceil(len(panels) / columns)
-    header = 0.36 if title or note else 0.0
-    width, height = PANEL_WIDTH * MAX_COLUMNS, PANEL_HEIGHT * rows + header
-    figure = new_figure(width, height)
-    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
-    # Margins in inches: the figure may have any number of rows, and its text keeps its size.
-    figure.subplots_adjust(
-        left=0.62 / width,
-        right=1 - 0.2 / width,
-        bottom=0.48 / height,
-        top=1 - (header + 0.36) / height,
-        wspace=0.26,
-        hspace=0.48,
-    )
-    figure.text(0.14 / width, 1 - 0.12 / height, title, size=12, weight="bold", color=INK, va="top")
-    figure.text(1 - 0.2 / width, 1 - 0.14 / height, note, size=9, color=SOFT, va="top", ha="right")
-    last_step = max([*steps, max_steps or 0, 5])
-    for axis, (name, metrics) in zip(axes, panels.items(), strict=False):
-        _draw_panel(axis, name, metrics, steps, history, smoothing, name in log)
-        axis.set_xlim(0, last_step * 1.02)
-        axis.set_xlabel("step", size=9, color=INK, labelpad=2)
-    for axis in axes[len(panels) :]:
-        axis.set_visible(False)
-    return figure
+    across, header = WIDTH / columns, 34 if title or note else 0
+    chart = kind(WIDTH, header + height * math.ceil(len(panels) / columns))
+    chart.text(14, 24, title, size=16, bold=True)
+    chart.text(WIDTH - 20, 24, note, size=12, anchor="end", color="soft")
+    last = 1.02 * max(last_step, 5)
+    for place, panel in enumerate(panels):
+        row, column = divmod(place, columns)
+        inside = height - (78 if xlabel else 64)
+        limits, is_log = _limits(panel, inside)
+        plane = chart.plane(
+            *(across * column + 62, header + height * row + 32, across - 82, inside),
+            x=(0, last),
+            y=limits,
+            log_y=is_log,
+            title=panel.title,
+            right=panel.right,
+            xlabel=xlabel,
+        )
+        for line in panel.lines:
+            if line.seen:
+                plane.dots(line.xs, line.seen, line.color, marker=line.look["marker"], size=2.6)
+            plane.line(line.xs, line.heights, line.color, halo=bool(line.seen), **line.look)
+            if is_log and line.zeros:
+                plane.floor(line.zeros, line.color)
+            if line.end:
+                x, y = [point for point in zip(line.xs, line.heights, strict=True) if math.isfinite(point[1])][-1]
+                plane.text(x, y, line.end, dx=3, dy=4, size=11, color="soft")
+        if panel.names:
+            plane.legend("upper right", size=11)
+        if not panel.lines:
+            plane.text(last / 2, sum(limits) / 2, panel.empty, size=11, anchor="middle", color="soft")
+    return chart
 
 
-def _draw_panel(
-    axis: Axes,
-    name: str,
+def _limits(panel: CurvePanel, height: float) -> tuple[tuple[float, float], bool]:
+    """Return the limits of the y axis, and True if it is logarithmic, which needs a positive value."""
+    values = [value for line in panel.lines for value in (*line.seen, *line.heights) if math.isfinite(value)]
+    positive = [value for value in values if value > 0]
+    if panel.log and positive:
+        lowest, highest = math.floor(math.log10(min(positive))), math.ceil(math.log10(max(positive)))
+        return (10.0**lowest, 10.0 ** (max(highest, lowest + 1) + (panel.names > 1))), True
+    if panel.limits or not values:
+        return panel.limits or (0.0, 1.0), False
+    low, high = min(values), max(values)
+    margin = 0.05 * (high - low) or 0.05 * abs(high) or 0.05
+    legend = min((16 * panel.names + 8) / height, 0.33) if panel.names else 0.0  # its share, above the lines
+    return (low - margin, high + margin + (high - low + 2 * margin) * legend / (1 - legend)), False
+
+
+def curve_panel(
+    title: str,
     metrics: Sequence[str],
     steps: Sequence[int],
     history: Mapping[str, Sequence[float]],
     smoothing: float,
-    log: bool,
-) -> None:
-    from matplotlib.patheffects import withStroke
-    from matplotlib.ticker import MaxNLocator
-
-    axis.set_title(name, loc="left", size=10, color=INK)
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.spines[["left", "bottom"]].set_color(EDGE)
-    axis.tick_params(labelsize=8, color=EDGE, labelcolor=INK, length=3)
-    axis.grid(axis="y", color=FAINT, linewidth=0.6)
-    axis.set_axisbelow(True)
-    axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    axis.yaxis.set_major_locator(MaxNLocator(5))
-    if log:
-        _logarithmic(axis, [value for metric in metrics for value in history.get(metric, []) if 0 < value < math.inf])
-
-    drawn = _lines(metrics, steps, history, smoothing, log)
-    for line in drawn:
-        if line.seen:
-            axis.plot(steps, line.seen, line.marker, color=line.color, markersize=2, markeredgewidth=0)
-        axis.plot(
-            line.xs,
-            line.heights,
-            line.style,
-            color=line.color,
-            linewidth=2,
-            label=f"{line.metric}  {line.now}",
-            marker=line.marker,
-            markersize=5,
-            markevery=None if len(line.marked) == len(line.xs) else line.marked,
-            path_effects=[withStroke(linewidth=4, foreground="white")] if line.seen else None,
-        )
-        if axis.get_yscale() == "log" and line.zeros:
-            axis.plot(
-                line.zeros,
-                [0.0] * len(line.zeros),
-                "v",
-                color=line.color,
-                markersize=4,
-                clip_on=False,
-                transform=axis.get_xaxis_transform(),
-            )  # on the axis itself, whose height has no meaning
-        if len(metrics) == 1:
-            axis.set_title(line.now, loc="right", size=11, weight="bold", color=INK)
-    if len(metrics) > 1 and drawn:
-        axis.legend(fontsize=8, frameon=False, labelcolor=INK, handlelength=2.6, borderaxespad=0.1)
-    if not drawn:
-        words = _waiting_for(metrics, history)
-        axis.text(0.5, 0.5, words, transform=axis.transAxes, ha="center", va="center", size=8, color=SOFT, wrap=True)
-        axis.set_ylim(0, 1)
-
-
-@dataclass
-class _Line:
-    """The drawing of a metric: raw points, the line over them, and the current number."""
-
-    metric: str
-    color: str
-    style: str
-    marker: str
-    xs: list[int]
-    heights: list[float]
-    marked: list[int]  # the points of the line that have a marker
-    seen: Sequence[float]  # the raw points, NaN for missing ones; empty if the line is enough
-    zeros: list[int]  # steps at which a logarithm has no value
-    now: str
-
-
-def _lines(
-    metrics: Sequence[str], steps: Sequence[int], history: Mapping[str, Sequence[float]], smoothing: float, log: bool
-) -> list[_Line]:
-    """Make a line for each metric that has at least one value."""
-    lines = []
+    log: bool = False,
+) -> CurvePanel:
+    """Make the panel of some metrics, with a line for each one that has at least one value."""
+    lines, now = [], ""
     for index, metric in enumerate(metrics):
         values = [value if math.isfinite(value) else math.nan for value in history.get(metric, [])]
         if not any(map(math.isfinite, values)):
             continue
         places, heights = curve(values, smoothing, log)
         drawn = [place for place, height in enumerate(heights) if math.isfinite(height)]
-        now = latest(values, smoothing, log)
-        rare = comes_now_and_then(values)
+        rare, end = comes_now_and_then(values), latest(values, smoothing, log)
+        now = three_digits(end if math.isfinite(end) else heights[drawn[-1]])
+        look = {
+            "style": LINE_STYLES[index % len(LINE_STYLES)],
+            "marker": MARKERS[index % len(MARKERS)],
+            "marked": drawn if rare else drawn[-1:],
+            "label": f"{metric}  {now}",
+        }
         seen = [] if rare else values if smoothing or len(steps) <= FEW else _alone(values)
-        lines.append(
-            _Line(
-                metric,
-                COLORS[index % len(COLORS)],
-                LINE_STYLES[index % len(LINE_STYLES)],
-                MARKERS[index % len(MARKERS)],
-                xs=[steps[place] for place in places],
-                heights=heights,
-                marked=drawn if rare else drawn[-1:],
-                seen=seen,
-                zeros=[step for step, value in zip(steps, values, strict=True) if value <= 0],
-                now=three_digits(now if math.isfinite(now) else heights[drawn[-1]]),
-            )
-        )
-    return lines
-
-
-def _waiting_for(metrics: Sequence[str], history: Mapping[str, Sequence[float]]) -> str:
-    """Return the text for missing values. It lists existing names, so that a misspelt name is obvious."""
-    seen = f"\nmetrics so far: {', '.join(sorted(history))}" if history else ""
-    return f"waiting for {' and '.join(metrics)}{seen}"
-
-
-def chart_curves(
-    steps: Sequence[int],
-    history: Mapping[str, Sequence[float]],
-    panels: Panels,
-    *,
-    title: str = "",
-    smoothing: float = 0.7,
-    max_steps: int | None = None,
-    log: Collection[str] = (),
-) -> Chart:
-    """Draw the picture of `draw_curves` as a Chart, thirty times as fast, for a notebook's page."""
-    columns = min(len(panels), MAX_COLUMNS)
-    rows = math.ceil(len(panels) / columns)
-    header = 34 if title else 0
-    width, height = 100 * PANEL_WIDTH * MAX_COLUMNS, 100 * PANEL_HEIGHT
-    chart = Chart(width, header + height * rows)
-    if title:
-        chart.text(14, 24, title, size=16, bold=True)
-    across = width / columns
-    last_step = max([*steps, max_steps or 0, 5])
-    for place, (name, metrics) in enumerate(panels.items()):
-        row, column = divmod(place, columns)
-        lines = _lines(metrics, steps, history, smoothing, name in log)
-        limits, is_log = _limits(lines, name in log)
-        plane = chart.plane(
-            *(across * column + 62, header + height * row + 32, across - 82, height - 78),
-            x=(0, last_step * 1.02),
-            y=limits,
-            log_y=is_log,
-            title=name,
-            right=lines[0].now if len(metrics) == 1 and lines else "",
-            xlabel="step",
-        )
-        for line in lines:
-            if line.seen:
-                plane.dots(steps, line.seen, line.color, marker=line.marker, size=2.6)
-            label = f"{line.metric}  {line.now}"
-            plane.line(
-                line.xs,
-                line.heights,
-                line.color,
-                style=line.style,
-                label=label,
-                marker=line.marker,
-                halo=bool(line.seen),
-            )
-            ends = [(line.xs[place], line.heights[place]) for place in line.marked]
-            plane.dots(*zip(*ends, strict=True), line.color, marker=line.marker, size=7)
-            if is_log and line.zeros:
-                plane.dots(line.zeros, [limits[0]] * len(line.zeros), line.color, marker="v", cut=False)
-        if len(metrics) > 1 and lines:
-            plane.legend("upper right", size=11)
-        if not lines:
-            for number, words in enumerate(_waiting_for(metrics, history).splitlines()):
-                plane.text(last_step / 2, 0.5, words, dy=16 * number, size=11, anchor="middle", color="soft")
-    return chart
-
-
-def _limits(lines: Sequence[_Line], log: bool) -> tuple[tuple[float, float], bool]:
-    """Return the limits of the y axis, and True if it is logarithmic, which needs a positive value."""
-    values = [value for line in lines for value in (*line.seen, *line.heights) if math.isfinite(value)]
-    positive = [value for value in values if value > 0]
-    if log and positive:
-        lowest, highest = math.floor(math.log10(min(positive))), math.ceil(math.log10(max(positive)))
-        return (10.0**lowest, 10.0 ** (max(highest, lowest + 1) + (len(lines) > 1))), True
-    low, high = (min(values), max(values)) if values else (0.0, 1.0)
-    margin = 0.05 * (high - low) or 0.05 * abs(high) or 0.05
-    legend = 0.1 * len(lines) * (high - low) if len(lines) > 1 else 0.0  # the space of the legend, above the lines
-    return (low - margin, high + margin + legend) if values else (0.0, 1.0), False
+        zeros = [step for step, value in zip(steps, values, strict=True) if value <= 0]
+        lines.append(Line([steps[place] for place in places], heights, COLORS[index % len(COLORS)], look, seen, zeros))
+    several = len(metrics) > 1
+    # It lists existing names, so that a misspelt name is obvious.
+    known = [f"metrics so far: {', '.join(sorted(history))}"] if history else []
+    empty = "\n".join(fill(words, LINE) for words in (f"waiting for {' and '.join(metrics)}", *known))
+    return CurvePanel(title, lines, right="" if several else now, log=log, legend=several, empty=empty)
 
 
 def _alone(values: Sequence[float]) -> list[float]:
@@ -308,17 +227,29 @@ def _alone(values: Sequence[float]) -> list[float]:
     ]
 
 
-def _logarithmic(axis: Axes, values: Sequence[float]) -> None:
-    """Make an axis logarithmic, over whole powers of ten; without a positive value it stays linear."""
-    from matplotlib.ticker import LogLocator, NullLocator
+def chart_curves(
+    steps: Sequence[int],
+    history: Mapping[str, Sequence[float]],
+    panels: Panels,
+    *,
+    smoothing: float = 0.7,
+    max_steps: int | None = None,
+    log: Collection[str] = (),
+    **options,
+) -> Chart | FigureChart:
+    """Draw one small chart per panel, side by side. `history[name]` has one value per step; NaN leaves a gap.
 
-    if not values:
-        return
-    lowest, highest = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
-    axis.set_yscale("log")
-    axis.set_ylim(10.0**lowest, 10.0 ** max(highest, lowest + 1))
-    axis.yaxis.set_major_locator(LogLocator(numticks=6))
-    axis.yaxis.set_minor_locator(NullLocator())
+    With `max_steps`, the horizontal axis is as long as the whole run, so that a growing curve shows how much remains.
+    Panels whose title is in `log` have a logarithmic axis, on which triangles at the bottom mean 0. `options` are those
+    of `draw_panels`.
+    """
+    drawn = [curve_panel(name, metrics, steps, history, smoothing, name in log) for name, metrics in panels.items()]
+    return draw_panels(drawn, max([*steps, max_steps or 0]), **options)
+
+
+def draw_curves(steps: Sequence[int], history: Mapping[str, Sequence[float]], panels: Panels, **options) -> Figure:
+    """Draw the picture of `chart_curves` as a Matplotlib figure, for a PNG file."""
+    return chart_curves(steps, history, panels, kind=FigureChart, **options).figure
 
 
 def describe_curves(

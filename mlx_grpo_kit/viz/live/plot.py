@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 import time
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -199,23 +199,17 @@ class LivePlot:
 
     def figure(self, note: str = "") -> Figure:
         """The curves as a Matplotlib figure, with `note` small in its upper right corner."""
-        return draw_curves(
-            self.steps,
-            self.history,
-            self.panels,
-            title=self.title,
-            smoothing=self.smoothing,
-            max_steps=self.max_steps if self._running else None,
-            note=note,
-            log=self.log,
-        )
+        return self._draw(draw_curves, note=note)
 
     def save(self, path: str | Path) -> None:
         """Write the picture as a PNG file, with the status in its corner."""
         Path(path).write_bytes(to_png(self.figure(self.status)))
 
     def _picture(self) -> Picture:
-        chart = chart_curves(
+        return as_picture(self._draw(chart_curves), self.alt_text)
+
+    def _draw(self, draw: Callable, **options) -> Any:
+        return draw(
             self.steps,
             self.history,
             self.panels,
@@ -223,8 +217,8 @@ class LivePlot:
             smoothing=self.smoothing,
             max_steps=self.max_steps if self._running else None,
             log=self.log,
+            **options,
         )
-        return as_picture(chart, self.alt_text)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         return self._picture()._repr_mimebundle_()

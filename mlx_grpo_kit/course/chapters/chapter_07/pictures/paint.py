@@ -64,7 +64,7 @@ class PaintBox(PictureWidget):
             [*self._pixels.values()],
             layout=widgets.Layout(grid_template_columns=f"repeat({columns}, {CELL})", grid_gap="0"),
         )
-        sheet.add_class("kit-sheet")  # the pointer paints as it is dragged, and the arrow keys move (picture.py)
+        sheet.add_class("kit-sheet")  # the pointer paints as it is dragged, and the arrow keys move (page.py)
         self._tool = widgets.ToggleButtons(options=["ink", "eraser"], style={"button_width": "70px"})
         clear, restart = widgets.Button(description="Clear"), widgets.Button(description="Start again")
         clear.on_click(lambda _: self.clear())
