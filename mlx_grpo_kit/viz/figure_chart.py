@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlx_grpo_kit.viz.chart import ticks
 from mlx_grpo_kit.viz.picture import SCREEN_DPI, new_figure
-from mlx_grpo_kit.viz.style import EDGE, FAINT, INK, SOFT
+from mlx_grpo_kit.viz.style import INK, SOFT, plain_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,11 +52,8 @@ class FigurePlane:
         axis.set_title(words["title"], loc="left", size=14 * POINT, color=INK)
         axis.set_title(words["right"], loc="right", size=14 * POINT, weight="bold", color=INK)
         axis.set_xlabel(words["xlabel"], size=12 * POINT, color=INK, labelpad=2)
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.spines[["left", "bottom"]].set_color(EDGE)
-        axis.tick_params(labelsize=11 * POINT, color=EDGE, labelcolor=INK, length=3)
-        axis.grid(axis="y", color=FAINT, linewidth=0.6)
-        axis.set_axisbelow(True)
+        plain_axes(axis, 11 * POINT, "y")
+        axis.spines[["left", "bottom"]].set_color(SOFT)
 
     def line(
         self, xs: Numbers, ys: Numbers, color: str, *, halo: bool, style="-", width=2.0, marked: Numbers = (), **look

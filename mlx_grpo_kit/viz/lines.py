@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mlx_grpo_kit.runtime.extras import packages_for
 from mlx_grpo_kit.viz.picture import new_figure
-from mlx_grpo_kit.viz.style import COLORS, FAINT, INK, LINE_STYLES, MARKERS, ORANGE, SOFT, three_digits
+from mlx_grpo_kit.viz.style import COLORS, INK, LINE_STYLES, MARKERS, ORANGE, plain_axes, three_digits
 
 if TYPE_CHECKING:
     import numpy as np
@@ -70,7 +70,7 @@ def draw_lines(
         axis.set_xticks([], minor=True)
     axis.set_xlabel(xlabel, size=9, color=INK)
     axis.set_title(title, loc="left", size=11, color=INK)
-    _polish(axis)
+    plain_axes(axis, 8.5, "y")
     _name_the_ends(figure, axis, ends)
     words = "; ".join(
         f"{name} from {three_digits(values[0])} to {three_digits(values[-1])}" for name, values in lines.items()
@@ -107,20 +107,13 @@ def draw_clouds(
         axis.set(xscale="log", yscale="log")
         axis.set_title(name, loc="left", size=11, color=INK)
         axis.set_xlabel(xlabel, size=9, color=INK)
-        _polish(axis)
+        plain_axes(axis, 8.5, "y")
         sentences.append(
             f"{name}: {len(x):,} points ({int(np.sum(~there)):,} at 0 are left out). The highest, "
             f"{y[top]:.1g}, is at {x[top]:.1g}; {smaller:,} are left of it."
         )
     axes[0].set_ylabel(ylabel, size=9, color=INK)
     return figure, f"Points of {ylabel} against {xlabel}. {' '.join(sentences)}"
-
-
-def _polish(axis: Axes) -> None:
-    axis.grid(axis="y", color=FAINT, linewidth=0.6)
-    axis.set_axisbelow(True)
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.tick_params(labelsize=8.5, colors=SOFT)
 
 
 def _name_the_ends(figure: Figure, axis: Axes, ends: Mapping[str, float]) -> None:

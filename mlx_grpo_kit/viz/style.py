@@ -51,10 +51,10 @@ def ink_on(fill: str) -> str:
     return next(inks, "#000000")
 
 
-def plain_axes(axis: Axes, labelsize: float = 8) -> None:
+def plain_axes(axis: Axes, labelsize: float = 8, grid: str = "both") -> None:
     """Remove the frame at the top and on the right, and draw a faint grid and grey numbers."""
     axis.spines[["top", "right"]].set_visible(False)
-    axis.grid(color=FAINT, linewidth=0.6)
+    axis.grid(axis=grid, color=FAINT, linewidth=0.6)
     axis.tick_params(labelsize=labelsize, colors=SOFT)
 
 

@@ -32,7 +32,7 @@ from mlx_grpo_kit.instruments.dashboard.messages import all_of, columns_of, comp
 from mlx_grpo_kit.instruments.dashboard.orders import Rewards, named_rewards, read_settings, read_steps
 from mlx_grpo_kit.instruments.dashboard.others import OtherRuns, Run
 from mlx_grpo_kit.instruments.dashboard.panels import metrics_of
-from mlx_grpo_kit.instruments.dashboard.run_picture import chart_run, run_in_words, table_of
+from mlx_grpo_kit.instruments.dashboard.run_picture import chart_run, table_of
 from mlx_grpo_kit.instruments.dashboard.saving import SaveTo, Saving, saved_run
 from mlx_grpo_kit.instruments.dashboard.settings import settings_of, settings_table, value_before
 from mlx_grpo_kit.instruments.dashboard.steering import MEGABYTES, Order, Steering
@@ -42,8 +42,9 @@ from mlx_grpo_kit.runtime.printing import printable
 from mlx_grpo_kit.viz.kernel import notebook_shell
 from mlx_grpo_kit.viz.live.background import BackgroundRun
 from mlx_grpo_kit.viz.live.pace import next_frame
-from mlx_grpo_kit.viz.live.view import SECONDS_BETWEEN_STILLS, last_seen
+from mlx_grpo_kit.viz.live.view import SECONDS_BETWEEN_STILLS, last_seen, run_in_words
 from mlx_grpo_kit.viz.picture import Picture, as_picture, still
+from mlx_grpo_kit.viz.style import three_digits
 
 KEEP = 64  # completions per step
 SECONDS_FOR_COMPLETIONS = 0.01  # per frame
@@ -425,7 +426,10 @@ class Dashboard(BrowserWidget):
     @property
     def status(self) -> str:
         """The run in words: "running: step 37 of 300 · reward 0.710 · 12 s"."""
-        return run_in_words(self.record, self.state, self._seconds)
+        last = self.record.steps[-1] if self.record.steps else None
+        reward = last.metrics.get("reward", math.nan) if last else math.nan
+        number = f"reward {three_digits(reward)}" if math.isfinite(reward) else ""
+        return run_in_words(self.state, last and last.step, self.record.max_steps, number, self._seconds)
 
     def draw_still(self) -> Picture:
         """Draw the curves, with the abandoned branches in grey."""

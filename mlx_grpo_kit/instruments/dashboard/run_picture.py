@@ -42,21 +42,6 @@ def chart_run(steps: Sequence[Any], abandoned: Sequence[Sequence[Any]] = (), tit
     return chart, words
 
 
-def run_in_words(record: RunRecord, state: str, seconds: float) -> str:
-    """Describe a run in one line: "running: step 37 of 300 · reward 0.710 · 12 s"."""
-    steps = record.steps
-    if not steps:
-        return state
-    total = f" of {record.max_steps}" if record.max_steps else ""
-    words = [f"{state}: step {steps[-1].step}{total}"]
-    reward = steps[-1].metrics.get("reward", math.nan)
-    if math.isfinite(reward):
-        words.append(f"reward {three_digits(reward)}")
-    if seconds:
-        words.append(f"{seconds:.0f} s")
-    return " · ".join(words)
-
-
 def table_of(record: RunRecord) -> CompletionsTable | None:
     """Return one group of the last step whose completions were kept, as a table with their turns; None if none was."""
     last = next((step for step in reversed(record.steps) if step.line is not None), None)

@@ -15,7 +15,7 @@ from mlx_grpo_kit.viz.kernel import notebook_shell
 from mlx_grpo_kit.viz.live.background import BackgroundRun
 from mlx_grpo_kit.viz.live.curves import chart_curves, describe_curves, draw_curves, latest
 from mlx_grpo_kit.viz.live.pace import next_frame
-from mlx_grpo_kit.viz.live.view import NotebookView
+from mlx_grpo_kit.viz.live.view import NotebookView, run_in_words
 from mlx_grpo_kit.viz.picture import Picture, as_picture, to_png
 from mlx_grpo_kit.viz.style import three_digits
 
@@ -175,15 +175,12 @@ class LivePlot:
     @property
     def status(self) -> str:
         """The run in words: "running: step 37 of 60 · reward 0.710 · 12 s"."""
-        if not self.steps:
-            return self.state
-        total = f" of {self.max_steps}" if self.max_steps else ""
-        words = [f"{self.state}: step {self.steps[-1]}{total}"]
         panel, (first, *others) = next(iter(self.panels.items()))
-        if first in self.history:
-            number = three_digits(latest(self.history[first], self.smoothing, panel in self.log))
-            words.append(f"{first if others else panel} {number}")
-        return " · ".join([*words, f"{self._seconds:.0f} s"])
+        number, values = "", self.history.get(first)
+        if values:
+            number = f"{first if others else panel} {three_digits(latest(values, self.smoothing, panel in self.log))}"
+        step = self.steps[-1] if self.steps else None
+        return run_in_words(self.state, step, self.max_steps, number, self._seconds)
 
     @property
     def warnings(self) -> list[str]:
