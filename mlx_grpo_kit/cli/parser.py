@@ -126,14 +126,12 @@ def _add_train(commands: Any) -> None:
     run.add_argument("--log-completions", type=amount, metavar="N", help=words)
     words = "train in N processes on this machine, with the same results; mlx.launch and torchrun start them too"
     run.add_argument("--processes", type=count, metavar="N", help=words)
-    words = "with several processes and --backend torch: each holds only its share of the policy and of the optimizer"
-    run.add_argument("--fsdp", action="store_true", help=words)
     again = run.add_mutually_exclusive_group()
     words = (
         "continue the run in DIR, with results identical to an uninterrupted run. Its settings are stored there; "
         "--max-steps, --save-every, --eval-every, --eval-problems, --keep-best, --log-completions, "
-        "--gradient-checkpointing, --completion-batch-size, --backend, --processes, --fsdp and the options under 'how "
-        "fast it learns' may change"
+        "--gradient-checkpointing, --completion-batch-size, --backend, --processes and the options under 'how fast it "
+        "learns' may change"
     )
     again.add_argument("--resume", action="store_true", help=words)
     again.add_argument("--overwrite", action="store_true", help="replace the run in DIR")

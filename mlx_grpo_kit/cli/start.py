@@ -23,7 +23,6 @@ from mlx_grpo_kit.grpo.processes import World
 from mlx_grpo_kit.grpo.prompts import RawTextWarning, check_room, longest_prompt
 from mlx_grpo_kit.grpo.recipe import MADE_BY, TINY_NAME, default_args, model_folder
 from mlx_grpo_kit.grpo.schedule import scheduled_rate
-from mlx_grpo_kit.grpo.sharding import check_sharded
 from mlx_grpo_kit.qwen3 import Qwen3Config, count_total_parameters, load_pretrained, load_tokenizer
 from mlx_grpo_kit.qwen3.adapter_base import bases_of
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
@@ -160,8 +159,6 @@ def _name_of(model: str) -> str:
 
 def new_trainer(settings: RunSettings, task: Task, world: World) -> GRPOTrainer:
     source, args = model_folder(settings.model), GRPOConfig(**settings.args)
-    if world.sharded:
-        check_sharded(args, world.size)
     tokenizer = load_tokenizer(source)
     if world.rank == 0:  # before the model takes memory
         config = Qwen3Config.from_dict(read_json(source, "config.json"))
@@ -181,9 +178,7 @@ def say_what_it_takes(
     _, prompt = longest_prompt(tokenizer, task, args, settings.eval_problems)
     longest = args.max_completion_length or task.max_completion_length
     base = read_json(model_folder(settings.model), "config.json") if args.lora_r else {}
-    parts = estimate_memory(
-        config, args, len(prompt), longest, world.size, base.get("quantization"), sharded=world.sharded
-    )
+    parts = estimate_memory(config, args, len(prompt), longest, world.size, base.get("quantization"))
     total = parts.pop("total")
     largest = sorted(parts, key=parts.get, reverse=True)[:4]
     shown = ", ".join(f"{part} {in_bytes(parts[part])}" for part in largest)
@@ -193,10 +188,9 @@ def say_what_it_takes(
     here = machine_memory()
     if total > here:
         ways = {
-            "more processes": world.sharded,
-            "--gradient-checkpointing": not (args.gradient_checkpointing or world.sharded),
-            "--lora-r 8": not (args.lora_r or world.sharded),
-            "--optim adafactor": args.optim != "adafactor" and not (args.lora_r or world.sharded),
+            "--gradient-checkpointing": not args.gradient_checkpointing,
+            "--lora-r 8": not args.lora_r,
+            "--optim adafactor": args.optim != "adafactor" and not args.lora_r,
             "a smaller --per-device-train-batch-size with more --gradient-accumulation-steps": True,
         }
         words = ", ".join(way for way, helps in ways.items() if helps)

@@ -31,9 +31,6 @@ from mlx_grpo_kit.tasks import Problem, TaskError
 from mlx_grpo_kit.tasks.calls import are_correct, held_out_problems
 from mlx_grpo_kit.tasks.task import prompt_text
 
-OVER, CHECKPOINT, POLICY = range(3)
-"""The messages of the first process to the others that share its policy: what it saves next, if anything."""
-
 
 class RunFailedError(RuntimeError):
     """A run that had started could not continue; the message gives the reason, and what was saved."""
@@ -43,13 +40,13 @@ def train(options: argparse.Namespace, args: Mapping[str, Any]) -> int:
     """Run the command and return the exit status.
 
     `options` has output, model, task, max_steps, save_every, eval_every, eval_problems, log_completions, processes
-    (None if not given), fsdp, resume and overwrite; `args` are the given fields of GRPOConfig. Raises ValueError,
+    (None if not given), resume and overwrite; `args` are the given fields of GRPOConfig. Raises ValueError,
     TypeError or OSError for bad input, before anything is written, and RunFailedError.
 
     Every process makes the same calls that wait for the others. Only the first one writes and prints. If the others
     fail with the same error they end with status 0, because the first reports it.
     """
-    world = World.join(options.fsdp)
+    world = World.join()
     if options.processes:
         if options.processes != world.size:
             raise ValueError(f"--processes is {options.processes}, and this is one of {world.size}. Leave it out.")
@@ -71,9 +68,7 @@ def train(options: argparse.Namespace, args: Mapping[str, Any]) -> int:
                     raise
                 return 0
             with StopSignal(world) as stop:
-                report = NoReport(trainer)
-                if is_first:
-                    report = Report(folder, settings, trainer, stop, together(options))
+                report = Report(folder, settings, trainer, stop, together(options)) if is_first else NoReport()
                 with report:
                     run_steps(trainer, settings, stop, report)
                     report.save()
@@ -113,10 +108,7 @@ def run_steps(trainer: GRPOTrainer, settings: RunSettings, stop: StopSignal, rep
 
 
 class NoReport:
-    """The additional work of the other processes: to take part in saves. It has the methods of `Report`."""
-
-    def __init__(self, trainer: GRPOTrainer):
-        self._trainer = trainer
+    """The other processes report nothing. It has the methods of `Report`."""
 
     def __enter__(self) -> NoReport:
         return self
@@ -127,11 +119,7 @@ class NoReport:
     def _nothing(self, *given: object) -> None:
         pass
 
-    def _take_part(self, *given: object) -> None:
-        take_part(self._trainer)
-
-    measuring = begin = write = _nothing
-    done = save = _take_part
+    measuring = begin = write = done = save = _nothing
 
     def end(self) -> int:
         return 0
@@ -154,7 +142,6 @@ class Report:
         together: Sequence[object] = (),
     ):
         self.folder, self.settings, self.trainer, self.stop, self.together = folder, settings, trainer, stop, together
-        self._saver = Saver(trainer)
         self._title = f"{Path(settings.model).name} learns {settings.task}"
         self._console = Console(file=Output(stop), highlight=False)
         self._before: Mapping[str, float] | None = None
@@ -173,8 +160,7 @@ class Report:
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
         self._display.__exit__(kind, error, trace)
-        alone = not self.trainer.world.sharded  # a part of a policy is not worth saving
-        if isinstance(error, TaskError | ProcessLostError) and self.folder.is_open and alone:
+        if isinstance(error, TaskError | ProcessLostError) and self.folder.is_open:
             self.folder.save(self.trainer)  # a failed step changes nothing: this is the policy of the previous step
         if isinstance(error, TaskError | TrainingDivergedError | OSError):
             words = f"{str(error).rstrip('.')}. {way_on(self.folder, self.together, self.folder.is_open)}"
@@ -208,20 +194,18 @@ class Report:
         """Show a step that was written, and save a checkpoint if one is due."""
         self._display.update(step, metrics)
         if self.settings.keep_best and "eval/accuracy" in metrics and self.folder.best_point()[0] == step.step:
-            self._saver.save_pretrained(self.folder.best, model_folder(self.settings.model))
+            self.trainer.save_pretrained(self.folder.best, model_folder(self.settings.model))
         if step.step % self.settings.save_every == 0:
-            self.folder.save(self._saver)
+            self.folder.save(self.trainer)
             draw_curves(self.folder, self._title)
-        self._saver.over()
 
     def save(self) -> None:
         """Save the run and its policy, if any step was done."""
         if self.folder.is_open:
             self._display.phase("saving")
-            self.folder.save(self._saver)
-            self._saver.save_pretrained(self.folder.policy, model_folder(self.settings.model))
+            self.folder.save(self.trainer)
+            self.trainer.save_pretrained(self.folder.policy, model_folder(self.settings.model))
             draw_curves(self.folder, self._title)
-        self._saver.over()
 
     def end(self) -> int:
         """Report the result, the files, problems and the next commands; return the exit status."""
@@ -285,43 +269,6 @@ def _before_and_after(folder: RunFolder) -> str:
     if not values:
         return "not measured"
     return f"{values[0]:.3f} -> {values[-1]:.3f}" if len(values) > 1 else f"{values[0]:.3f} before training"
-
-
-class Saver:
-    """The first process's saves. If the policy is shared, it announces each one to the others."""
-
-    def __init__(self, trainer: GRPOTrainer):
-        self._trainer = trainer
-
-    @property
-    def step(self) -> int:
-        """Steps done."""
-        return self._trainer.step
-
-    def save_checkpoint(self, folder: str | os.PathLike) -> None:
-        """`GRPOTrainer.save_checkpoint` in all processes that share the policy."""
-        self._announce(CHECKPOINT)
-        self._trainer.save_checkpoint(folder)
-
-    def save_pretrained(self, folder: str | os.PathLike, base: str | os.PathLike | None = None) -> None:
-        """`GRPOTrainer.save_pretrained` in all processes that share the policy."""
-        self._announce(POLICY)
-        self._trainer.save_pretrained(folder, base)
-
-    def over(self) -> None:
-        """Let the other processes continue."""
-        self._announce(OVER)
-
-    def _announce(self, what: int) -> None:
-        if self._trainer.world.sharded:
-            self._trainer.world.gather(np.array([what]))
-
-
-def take_part(trainer: GRPOTrainer) -> None:
-    """In the other processes: take part in each save until the first process has no more."""
-    while trainer.world.sharded and (what := trainer.world.gather(np.array([OVER]))[0]) != OVER:
-        save = trainer.save_checkpoint if what == CHECKPOINT else trainer.save_pretrained
-        save(os.devnull)  # only the first process writes
 
 
 class StopSignal:

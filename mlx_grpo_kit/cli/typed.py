@@ -24,7 +24,7 @@ def way_on(folder: RunFolder, together: Sequence[object], begun: bool) -> str:
 
 def together(options: argparse.Namespace) -> list[object]:
     """The options of `train` for several processes, as they were given."""
-    return [*(["--processes", options.processes] if options.processes else []), *(["--fsdp"] if options.fsdp else [])]
+    return ["--processes", options.processes] if options.processes else []
 
 
 def train_on(folder: RunFolder, *options: object) -> str:

@@ -21,12 +21,10 @@ from typing import Any
 from mlx_grpo_kit.files import MANIFEST, check_saved, read_json, read_manifest, replaced_folder, whole_folder
 from mlx_grpo_kit.grpo.config import GRPOConfig
 from mlx_grpo_kit.grpo.policy import Policy
-from mlx_grpo_kit.grpo.processes import World
-from mlx_grpo_kit.grpo.sharding import ShardedPolicy, own_state
 from mlx_grpo_kit.qwen3 import Qwen3Config, load_pretrained, load_tokenizer, save_pretrained
 from mlx_grpo_kit.qwen3.adapters import Adapters, load_adapters, save_adapters
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
-from mlx_grpo_kit.qwen3.weight_files import LaterArray, load_arrays, save_arrays
+from mlx_grpo_kit.qwen3.weight_files import load_arrays, save_arrays
 from mlx_grpo_kit.runtime import mx
 
 STATE, ADAPTERS = "trainer_state.json", "adapters"
@@ -89,33 +87,10 @@ class Checkpoint:
 def save_checkpoint(folder: str | os.PathLike, checkpoint: Checkpoint) -> None:
     """Write a checkpoint. `folder` appears complete or not at all, and replaces an existing checkpoint.
 
-    If processes share the policy, all of them must call this. The first writes, and the others send it their parts; if
-    it cannot write, they wait for it until its process ends.
-
     Raises FileExistsError if `folder` contains anything that the kit did not write, and OSError if it cannot be
     written.
     """
-    policy, moments = checkpoint.policy, _flat(checkpoint.optimizer_state)
-    if not isinstance(policy, ShardedPolicy):
-        _write(folder, checkpoint, policy, moments)
-        return
-    moments = policy.whole_state(moments)
-    if policy.world.rank == 0:
-        _write(folder, checkpoint, policy.whole(with_reference=True), moments)
-    else:
-        policy.whole(with_reference=True)
-        for moment in moments.values():
-            moment.collect()
-    policy.wait()
-
-
-def _write(
-    folder: str | os.PathLike,
-    checkpoint: Checkpoint,
-    policy: Policy,
-    moments: Mapping[str, mx.array] | Mapping[str, LaterArray],
-) -> None:
-    """Write a checkpoint with a policy of whole arrays."""
+    policy = checkpoint.policy
     state = {
         "step": checkpoint.step,
         "task": checkpoint.task,
@@ -133,15 +108,12 @@ def _write(
             save_pretrained(new / "model", policy.config, policy.trained, tokenizer=checkpoint.tokenizer)
             if policy.reference is not None:
                 save_pretrained(new / "reference", policy.config, policy.reference)
-        del policy  # a sharded policy's whole arrays, before the moments need room
-        save_arrays(new / "optimizer.safetensors", moments)
+        save_arrays(new / "optimizer.safetensors", _flat(checkpoint.optimizer_state))
         (new / STATE).write_text(json.dumps(state, indent=2, allow_nan=False) + "\n")
 
 
-def load_checkpoint(
-    folder: str | os.PathLike, config_class: type[GRPOConfig] = GRPOConfig, world: World | None = None
-) -> Checkpoint:
-    """Read a checkpoint, after comparing the hash of every file; only this process's moments if `world` is sharded.
+def load_checkpoint(folder: str | os.PathLike, config_class: type[GRPOConfig] = GRPOConfig) -> Checkpoint:
+    """Read a checkpoint, after comparing the hash of every file.
 
     Raises FileNotFoundError for a missing folder or file, and ValueError for a file that was changed or added.
     """
@@ -164,8 +136,6 @@ def load_checkpoint(
     if f"reference/{MANIFEST}" in saved:
         reference = load_pretrained(folder / "reference", dtype=None)[1]
     optimizer_state = _nested(load_arrays(folder / "optimizer.safetensors"))
-    if world is not None and world.sharded:
-        optimizer_state = own_state(optimizer_state, world)
     mx.eval(optimizer_state)
     policy = Policy(config, params, state.pop("compute_dtype"), None, scale, reference)
     return Checkpoint(

@@ -114,7 +114,7 @@ def evaluate(
             "temperature above 0, or num_samples to 1."
         )
     names = tuple(map(reward_name, rewards.reward_funcs))
-    task, world, policy = sampler.task, sampler.world, policy.whole()
+    task, world = sampler.task, sampler.world
     results = np.zeros([0, num_samples, 4 + len(names)])
     own = world.share(num_problems)
     with world.together(TaskError, ValueError):

@@ -46,7 +46,6 @@ def estimate_memory(
     max_completion_length: int | None = None,
     processes: int = 1,
     quantization: Mapping[str, Any] | None = None,
-    sharded: bool = False,
 ) -> dict[str, int]:
     """Estimate the peak of MLX's memory while `GRPOTrainer` trains, in bytes by part and in total. Nothing is computed.
 
@@ -63,12 +62,11 @@ def estimate_memory(
             and chats (TRL's default is 512).
         processes: the number of processes that train together. The bytes are those of one process.
         quantization: the entry of this name in a quantized model's config.json: {"bits": 4, "group_size": 64}.
-        sharded: True if each process holds only its share of the policy (`sharding.py`).
 
     Returns:
-        "parameters", "optimizer" and "reference" take memory all the time; "KV cache" and, if `sharded`, "whole
-        weights" while sampling; "gradients" while learning and updating; "activations" and "log-probs" while learning;
-        "update" while updating. "total" is the peak, which is less than their sum.
+        "parameters", "optimizer" and "reference" take memory all the time; "KV cache" while sampling; "gradients"
+        while learning and updating; "activations" and "log-probs" while learning; "update" while updating. "total" is
+        the peak, which is less than their sum.
     """
     shapes = list(param_shapes(config).values())
     trained = list(adapter_shapes(config, args.lora_r, args.lora_targets).values()) if args.lora_r else shapes
@@ -86,18 +84,15 @@ def estimate_memory(
     prompts = -(-rows // args.num_generations)
     tokens = prompts * prompt_length + rows * (length - 1)
 
-    whole, params = params, params // processes if sharded else params  # of one process
-    parts = {"parameters": params + frozen, "optimizer": _moments(trained, args.optim) * params // whole}
+    parts = {"parameters": params + frozen, "optimizer": _moments(trained, args.optim)}
     parts["reference"] = params * width // FLOAT32 if args.beta and not frozen else 0
     always = sum(parts.values())
-    if sharded:
-        parts["whole weights"] = whole
 
     sampled = min(own_rows, completion_batch_size(config, args, prompt_length + length, dtype))
     cache = sampled * (prompt_length + length) * kv_cache_bytes_per_position(config, dtype)
     parts["KV cache"] = cache
     # While the cache grows, its last layers exist twice, and sampling a token makes some copies of its logits.
-    sampling = unpacked + copies + 2 * cache + 6 * FLOAT32 * sampled * config.vocab_size + parts.get("whole weights", 0)
+    sampling = unpacked + copies + 2 * cache + 6 * FLOAT32 * sampled * config.vocab_size
 
     parts["gradients"] = params
     block, kept = _block_values(config, prompt_length + length)
@@ -123,12 +118,6 @@ def estimate_memory(
         activations = kept_layers + width * tokens * block_values
         of_a_layer = 3 * width * min(UNPACKED, config.hidden_size * config.intermediate_size) if quantization else 0
         learning = copies + params + max(kept_layers + logps, activations + of_a_layer)
-    elif sharded:
-        # A layer or the output layer is whole: its weights, their gradients, and two buffers for the exchange.
-        layer = 4 * (whole - output) // config.num_hidden_layers
-        activations = inputs + width * tokens * block + layer
-        logps = 3 * FLOAT32 * min(rows * length * config.vocab_size, WHOLE) + 4 * output
-        learning = (2 if accumulates else 1) * params + max(activations, inputs + logps)
     elif args.gradient_checkpointing:
         activations = inputs + width * tokens * block
         cast = output * width // FLOAT32 if args.bf16 else 0
@@ -148,7 +137,7 @@ def estimate_memory(
 
     group = min(params, GROUP_BYTES)
     parts["update"] = 3 * group if args.optim == "adamw" else max(group, largest)
-    message = 2 * max(min(params, FLOAT32 * MESSAGE), largest) if processes > 1 and not sharded else 0
+    message = 2 * max(min(params, FLOAT32 * MESSAGE), largest) if processes > 1 else 0
     updating = params + max(parts["update"], message)
     kept = params + parts["optimizer"] if args.num_iterations > 1 else 0  # the state that a failing step restores
     return parts | {"total": always + max(sampling, learning + kept, updating + kept)}

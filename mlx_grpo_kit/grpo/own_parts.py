@@ -54,14 +54,9 @@ class OwnParts:
         loss = args.loss(length)
         if self.loss is not None:
             loss = checked_loss(self.loss, loss)
-        learner = learner_class(args, policy.dtype, world.sharded)
+        learner = learner_class(args, policy.dtype)
         if self.learner is not None:
             learner = checked_learner(self.learner)
-        if world.sharded and not learner.takes_parts:
-            raise ValueError(
-                f"learner is {learner.__name__}, which needs whole parameters, and fsdp gives each process a part of "
-                "them. Make it a subclass of ShardedTorchLearner, or leave out one of the two."
-            )
         return Parts(
             sampler=checked_sampler(self.sampler, policy.config, args, length) if self.sampler else sampler,
             rewards=TaskRewards(reward_funcs, args, length, world, warned_of),

@@ -364,8 +364,6 @@ class _CheckedLearner:
                 self._refuse(f"metric {name!r} is of type", type(value).__name__, "a number, such as array.item()")
         if "loss" not in metrics:
             self._refuse("gradient returned metrics without", "'loss'", "the loss, as a float")
-        if self.world.sharded:
-            gradient.norm = math.sqrt(math.fsum(self.world.gather(np.array([gradient.norm**2]))))
         if not math.isfinite(gradient.norm):
             wrong = [name for name, value in gradient.items() if not mx.isfinite(value).all().item()]
             where = f"in {wrong[0]!r}" if wrong else "too large"

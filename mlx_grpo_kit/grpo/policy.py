@@ -80,10 +80,6 @@ class Policy:
             return dict(self.trained)
         return self.params_of(self.trained)
 
-    def whole(self) -> Policy:
-        """The policy with whole arrays, as sampling needs it: this one, unless processes share its parameters."""
-        return self
-
     def params_of(self, trained: Mapping[str, mx.array]) -> dict[str, mx.array]:
         """`params` as a function of the trained arrays, for differentiation."""
         cast = {name: value.astype(self.dtype) for name, value in trained.items()}

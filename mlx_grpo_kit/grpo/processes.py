@@ -1,9 +1,8 @@
 """Several processes, on one machine or many, that train one policy together through MLX's `mx.distributed`.
 
 Every process does its share of each step: it samples and scores its part of the prompts, all see all rewards, and the
-gradients are added. Every process has the whole model, unless the world is sharded (`sharding.py`). The random numbers
-of a row depend only on its position in the whole batch, so any number of processes gives the same run up to float32
-rounding.
+gradients are added. Every process has the whole model. The random numbers of a row depend only on its position in the
+whole batch, so any number of processes gives the same run up to float32 rounding.
 
 `mlx.launch -n 4 ...` starts the processes, and so does `train --processes 4` on one machine; a single process is a
 `World` of one. Processes that torchrun starts exchange through torch's gloo instead (`gloo.py`).
@@ -50,8 +49,6 @@ class Exchange(Protocol):
 
     def all_sum(self, values: mx.array) -> mx.array: ...
 
-    def sum_scatter(self, rows: np.ndarray) -> np.ndarray: ...
-
 
 class Ring:
     """Exchanges through MLX's `mx.distributed`."""
@@ -71,41 +68,36 @@ class Ring:
         mx.eval(sums)
         return sums
 
-    def sum_scatter(self, rows: np.ndarray) -> np.ndarray:
-        """The sum over all processes of row number `rank`: float32 [size, N] -> [N]."""
-        return np.array(self.all_sum(mx.array(rows))[self.rank])
-
 
 class World:
     """The processes that train together, seen from one of them.
 
-    All of them must call `gather`, `sum`, `sum_scatter` and `together` in the same order.
+    All of them must call `gather`, `sum` and `together` in the same order.
 
     Attributes:
         rank: this process's number, from 0. Number 0 writes files and prints.
         size: the number of processes.
-        sharded: True if each process holds only its share of the policy (`sharding.py`).
     """
 
-    def __init__(self, exchange: Exchange | None = None, sharded: bool = False):
-        self._exchange, self.sharded = exchange, sharded
+    def __init__(self, exchange: Exchange | None = None):
+        self._exchange = exchange
         self.rank, self.size = (exchange.rank, exchange.size) if exchange is not None else (0, 1)
 
     @classmethod
-    def join(cls, sharded: bool = False) -> World:
+    def join(cls) -> World:
         """The world that this process was started in: that of mlx.launch or torchrun, or one of this process alone.
 
         Raises ProcessLostError if the others cannot be reached, and ImportError for torchrun without torch.
         """
         launcher = _launcher()
         if launcher is None:
-            return cls(sharded=sharded)
+            return cls()
         try:
             if launcher == "torchrun":
                 from mlx_grpo_kit.grpo.gloo import Gloo  # loads torch
 
-                return cls(Gloo(), sharded)
-            return cls(Ring(mx.distributed.init(strict=True)), sharded)
+                return cls(Gloo())
+            return cls(Ring(mx.distributed.init(strict=True)))
         except RuntimeError as error:
             raise ProcessLostError(f"The other processes cannot be reached ({error}).") from error
 
@@ -160,10 +152,6 @@ class World:
             sums |= {name: part.reshape(shape) for name, part, shape in zip(names, parts, shapes, strict=True)}
             mx.eval([sums[name] for name in names])
         return sums
-
-    def sum_scatter(self, rows: np.ndarray) -> np.ndarray:
-        """The sum over all processes of row number `rank`: float32 [size, N] -> [N]. May overwrite `rows`."""
-        return self._wait_for(lambda: self._exchange.sum_scatter(rows))
 
     def check_same(self, state: bytes) -> None:
         """Raise ValueError in all processes if the state of one differs from that of process 0."""

@@ -62,7 +62,7 @@ class PolicySampler:
         """
         size, groups = self.args.num_generations, self.args.num_groups if num_groups is None else num_groups
         own = self.world.share(groups)
-        completions, policy = None, policy.whole()
+        completions = None
         with self.world.together(TaskError, ValueError):
             problems, prompts, seed = self.draw(step, attempt, groups)
             if len(own):
@@ -123,7 +123,7 @@ class PolicySampler:
                 first_row=first_row,
                 num_rows=num_rows,
                 completion_batch_size=completion_batch_size(policy.config, self.args, num_positions, policy.dtype),
-                decoder=decoder_class(self.args, self.world.sharded),
+                decoder=decoder_class(self.args),
             )
         return self.completions(problems, prompts, rollout, talk and talk.of(rollout))
 

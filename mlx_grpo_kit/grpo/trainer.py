@@ -33,7 +33,6 @@ from mlx_grpo_kit.grpo.prompts import check_prompts
 from mlx_grpo_kit.grpo.rewards import check_reward_funcs
 from mlx_grpo_kit.grpo.sampler import Sampler
 from mlx_grpo_kit.grpo.schedule import own_rate, scheduled_rate
-from mlx_grpo_kit.grpo.sharding import in_shards
 from mlx_grpo_kit.grpo.state import Snapshot, TrainStep
 from mlx_grpo_kit.grpo.step import Advantages, Parts, grpo_step, learn_from
 from mlx_grpo_kit.grpo.tool_sampler import task_sampler
@@ -66,8 +65,7 @@ class GRPOTrainer:
         task: the source of problems and rewards (mlx_grpo_kit.tasks).
         args: the settings.
         world: the processes that train this policy together. Each makes a trainer with the same arguments, and iterates
-            over the same steps of `train`. Reward functions then see only this process's groups. In a sharded world
-            all processes must also evaluate, save and read `params` together.
+            over the same steps of `train`. Reward functions then see only this process's groups.
         sampler, advantages: your own parts of a step (`step.Parts`). None means the kit's.
         loss: your own `LossType`. None means the one that `args.loss_type` names.
         learner: a subclass of `Learner`. None means the one that `args` select.
@@ -98,8 +96,7 @@ class GRPOTrainer:
                 "whose settings have TRL's names."
             )
         self.args, self.world = args or GRPOConfig(), world or World()
-        whole = _saved.policy if _saved else Policy.begin(config, params, self.args)
-        self.policy = in_shards(whole, self.args, self.world)
+        self.policy = _saved.policy if _saved else Policy.begin(config, params, self.args)
         validate_task(task)
         self.args.check_processes(self.world.size)
         self.config, self.tokenizer, self.task = config, tokenizer, task
@@ -124,7 +121,7 @@ class GRPOTrainer:
     @property
     def params(self) -> dict[str, mx.array]:
         """The policy's parameters, in the dtype that the model computes in, including adapters."""
-        return self.policy.whole().params
+        return self.policy.params
 
     @names_habits("argument")
     def train(self, max_steps: int) -> TrainingLoop:
@@ -349,7 +346,7 @@ class GRPOTrainer:
         task, for a missing base or custom part, for another base, and for a setting that cannot change.
         """
         check_changes(changes)
-        saved = load_checkpoint(folder, config_class, world)
+        saved = load_checkpoint(folder, config_class)
         own = OwnParts(sampler, advantages, loss, learner)
         own.check(folder, saved.own_parts)
         saved = saved.beside(folder, base).of_task(folder, task.name)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from mlx_grpo_kit.files import check_regular
 from mlx_grpo_kit.qwen3.config import Qwen3Config
@@ -17,10 +13,6 @@ from mlx_grpo_kit.runtime import mx
 
 if TYPE_CHECKING:
     from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
-
-
-KINDS = {"float32": "F32", "uint64": "U64"}
-"""The dtypes of a `LaterArray` by their names in safetensors."""
 
 
 def hugging_face_name(name: str) -> str:
@@ -47,36 +39,10 @@ def load_arrays(file: Path) -> dict[str, mx.array]:
         raise ValueError(f"{file} cannot be read ({error}). It is cut off or corrupt; copy it again.") from error
 
 
-class LaterArray(NamedTuple):
-    """An array that is computed when it is written, so that a file's arrays never exist all at once."""
-
-    dtype: np.dtype
-    shape: tuple[int, ...]
-    collect: Callable[[], np.ndarray]
-
-
-def save_arrays(file: Path, arrays: Mapping[str, mx.array] | Mapping[str, LaterArray]) -> None:
+def save_arrays(file: Path, arrays: Mapping[str, mx.array]) -> None:
     """Write a safetensors file."""
-    if any(isinstance(value, LaterArray) for value in arrays.values()):
-        _save_one_by_one(file, arrays)
-        return
     with file.open("wb") as opened:  # with Python's open, because MLX's does not report the reason, such as a full disk
         mx.save_safetensors(opened, dict(arrays), metadata={"format": "pt"})
-
-
-def _save_one_by_one(file: Path, arrays: Mapping[str, LaterArray]) -> None:
-    """Write the format by hand: the header's length in 8 bytes, the header as JSON, and the arrays' bytes."""
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for name, (dtype, shape, _) in arrays.items():
-        start, end = end, end + dtype.itemsize * math.prod(shape)
-        header[name] = {"dtype": KINDS[dtype.name], "shape": [*shape], "data_offsets": [start, end]}
-    words = json.dumps(header, separators=(",", ":")).encode()
-    words += b" " * (-len(words) % 8)
-    with file.open("wb") as opened:
-        opened.write(len(words).to_bytes(8, "little") + words)
-        for value in arrays.values():
-            opened.write(np.ascontiguousarray(value.collect()).data)
 
 
 def config_json(config: Qwen3Config, dtype: mx.Dtype, tokenizer: Tokenizer | None) -> dict[str, Any]:

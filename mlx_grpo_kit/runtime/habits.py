@@ -34,7 +34,10 @@ _FIXED = f"the published value is fixed; {_LOSS}"
 _ENTROPY = f"entropy_coef stays constant; {_LOSS}"
 _LM_HEAD = "float32 by default, the output layer included"
 _SYSTEM = "RowsTask(rows, system=...); generate --chat --system in the terminal"
-_FSDP = "World.join(sharded=True), or train --backend torch --fsdp: several processes share one policy"
+_FSDP = (
+    "each process of train holds the whole policy, in less memory with --gradient-checkpointing, --lora-r 8 or --optim "
+    "adafactor; FSDP2 is in DistributedPyTorchTrainingBackend, for a loop of your own: the guide 'Several processes'"
+)
 _CHUNKS = "log-probabilities are always computed in chunks of the vocabulary"
 _ADAPTERS = "GRPOConfig(lora_r=8), --lora-rank 8"
 _QUANTIZED = "a folder that mlx-lm has quantized (mlx_lm.convert -q) loads as it is; train it with lora_r"
@@ -184,7 +187,7 @@ FAMILIES: dict[str, str] = {
     "ddp_": _PROCESSES,
     "entropy_": _ENTROPY,
     "eval_": _EVALUATE,
-    "fsdp_": f"{_PROCESSES}; {_FSDP}",
+    "fsdp_": _FSDP,
     "hub_": _HUB,
     "include_": _EVALUATE,
     "log_": _LOG,

@@ -178,6 +178,7 @@ def test_the_way_a_trainer_is_made_elsewhere_is_answered_with_the_way_here():
         ("--zzzzz", "unknown option --zzzzz; see --help."),
         ("--system", "unknown option --system; here: RowsTask(rows, system=...); generate --chat"),
         ("--local-rank", "unknown option --local-rank; here: train --processes N"),
+        ("--fsdp", "unknown option --fsdp; here: each process of train holds the whole policy"),
         ("-q", "unknown option -q; see --help."),
     ],
 )

@@ -1,6 +1,7 @@
 """Several processes give the run that one gives, to float32 rounding."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,63 +12,9 @@ import pytest
 from mlx_grpo_kit.cli.processes import ring
 from mlx_grpo_kit.grpo import processes
 from mlx_grpo_kit.grpo.processes import World
+from mlx_grpo_kit.qwen3.tokenizer import save_character_tokenizer
 
 ROOT = Path(__file__).parents[2]
-WORKER = """
-import json, sys
-import numpy as np
-from mlx_grpo_kit.runtime import mx
-from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
-from mlx_grpo_kit.grpo import processes
-from mlx_grpo_kit.grpo.processes import World
-from mlx_grpo_kit.qwen3 import Qwen3Config, init_params
-from mlx_grpo_kit.qwen3.tokenizer import load_tokenizer, save_character_tokenizer
-from mlx_grpo_kit.tasks import TaskError
-from tests.grpo.sharded_run import Sevens
-
-folder, runs = sys.argv[1], json.loads(sys.argv[2])
-world = World.join()
-processes.MESSAGE = 500  # so that gradients go in several messages
-tokenizer = load_tokenizer(folder)
-config = Qwen3Config(vocab_size=tokenizer.vocab_size, hidden_size=16, intermediate_size=24, num_hidden_layers=1,
-    num_attention_heads=2, num_key_value_heads=1, head_dim=8, max_position_embeddings=64, tie_word_embeddings=True)
-
-
-def trainer(**args):
-    args = dict(num_generations=4, per_device_train_batch_size=16, learning_rate=1e-3) | args
-    return GRPOTrainer(config, init_params(config, seed=1, scale=0.3), tokenizer, Sevens(), GRPOConfig(**args), world)
-
-
-for number, args in enumerate(runs):
-    one = trainer(**args)
-    steps, start = [], {f"start/{k}": np.array(v) for k, v in one.policy.trained.items()}
-    for step in one.train(3):
-        rows = [[c.prompt, c.completion_ids, c.advantage, c.reward] for c in step.completions]
-        steps.append({"metrics": step.metrics, "rows": rows})
-        steps[-1]["evaluated"] = [one.evaluate(n, num_samples=k) for n, k in ((1, 1), (2, 1), (3, 3), (7, 2))]
-    end = {k: np.array(v) for k, v in one.policy.trained.items()}
-    np.savez(f"{folder}/{world.size}-{number}-{world.rank}.npz", **start, **end)
-    with open(f"{folder}/{world.size}-{number}-{world.rank}.json", "w") as file:
-        json.dump(steps, file)
-
-words = {}
-try:
-    with world.together(TaskError, KeyError):
-        if world.rank == world.size - 1:
-            raise KeyError("lost")
-except (TaskError, KeyError) as error:
-    words["together"] = f"{type(error).__name__}: {error}"
-try:
-    next(trainer(seed=world.rank).train(1))
-except ValueError as error:
-    words["apart"] = str(error)
-try:
-    trainer(per_device_train_batch_size=12)
-except ValueError as error:
-    words["division"] = str(error)
-with open(f"{folder}/{world.size}-words-{world.rank}.json", "w") as file:
-    json.dump(words, file)
-"""
 RUNS = {
     "dapo, cut off completions do not count": dict(mask_truncated_completions=True, stop_strings=[*"012345"]),
     "grpo": dict(loss_type="grpo", per_device_train_batch_size=8, gradient_accumulation_steps=2),
@@ -83,24 +30,34 @@ RUNS = {
     "leave-one-out, overlong": dict(
         advantage_estimator="rloo", scale_rewards="none", loss_type="rloo", soft_punish_cache=3, reward_weights=[0.5]
     ),
+    "with torch": dict(backend="torch", beta=0.1),
 }
+
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+WORLDS = [("2", name) for name in RUNS] + [("4", name) for name in RUNS]
+WORLDS += [("torchrun", name) for name in ("grpo", "with torch")]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """What worlds of 1, 2 and 4 processes have written."""
-    from mlx_grpo_kit.qwen3.tokenizer import save_character_tokenizer
-
+    """What worlds of 1, 2 and 4 processes have written, and in torchrun/ two that torchrun started."""
     folder = tmp_path_factory.mktemp("worlds")
-    save_character_tokenizer(folder)
+    for each in (folder, folder / "torchrun"):
+        each.mkdir(exist_ok=True)
+        save_character_tokenizer(each)
+    script = ["-m", "tests.grpo.processes_run"]
     for count in (1, 2, 4):
-        command = [sys.executable, "-c", WORKER, str(folder), json.dumps([*RUNS.values()])]
+        command = [sys.executable, *script, str(folder), json.dumps([*RUNS.values()])]
         workers = [subprocess.Popen(command, cwd=ROOT, env=environment) for environment in ring(count, folder)]
         try:
             assert [worker.wait(timeout=300) for worker in workers] == [0] * count
         finally:
             for worker in workers:
                 worker.kill()
+    runs = [args if ("torchrun", name) in WORLDS else {} for name, args in RUNS.items()]
+    command = [*TORCHRUN, *script, str(folder / "torchrun"), json.dumps(runs)]
+    subprocess.run(command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=True, timeout=300)
     return folder
 
 
@@ -111,13 +68,13 @@ def read(folder, size, number, rank=0):
     return steps, *(np.concatenate([params[before + name].ravel() for name in names]) for before in ("", "start/"))
 
 
-@pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("name", RUNS)
-def test_any_number_of_processes_gives_the_same_run(folder, size, name):
+@pytest.mark.parametrize(("world", "name"), WORLDS)
+def test_any_number_of_processes_gives_the_same_run(folder, world, name):
     number = [*RUNS].index(name)
     steps, params, start = read(folder, 1, number)
-    others = [read(folder, size, number, rank) for rank in range(size)]
-    if name != "KL" and "again" not in name:
+    where, size = (folder / world, 2) if world == "torchrun" else (folder, int(world))
+    others = [read(where, size, number, rank) for rank in range(size)]
+    if name not in ("KL", "with torch") and "again" not in name:
         assert min(step["metrics"]["frac_reward_zero_std"] for step in steps) > 0, "some groups are left out"
     for place, step in enumerate(steps):
         for other, *_ in others:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from mlx_grpo_kit.grpo.learners.jax_learner import JAXLearner
     from mlx_grpo_kit.grpo.learners.torch_decoder import TorchDecoder
     from mlx_grpo_kit.grpo.learners.torch_learner import TorchLearner
-    from mlx_grpo_kit.grpo.learners.torch_sharded import ShardedTorchLearner
 
 __all__ = ["Learner", "MLXAtOnce", "MLXByLayer", "decoder_class", "learner_class"]
 
@@ -31,8 +30,8 @@ OTHERS = {"torch": "TorchLearner", "jax": "JAXLearner"}
 __getattr__, __dir__, _ = lazy_names(__name__)
 
 
-def learner_class(args: GRPOConfig, dtype: mx.Dtype, sharded: bool = False) -> type[Learner]:
-    """The learner that the settings select; `sharded` if each process holds only a part of the policy.
+def learner_class(args: GRPOConfig, dtype: mx.Dtype) -> type[Learner]:
+    """The learner that the settings select.
 
     Raises ValueError for a dtype that it does not support, and ImportError if the framework is missing.
     """
@@ -43,14 +42,11 @@ def learner_class(args: GRPOConfig, dtype: mx.Dtype, sharded: bool = False) -> t
             f"The parameters are {str(dtype).rpartition('.')[2]}, and the learner of backend={args.backend!r} computes "
             "in float32. Expected float32 parameters, as load_pretrained returns them, or backend='mlx'."
         )
-    return getattr(sys.modules[__name__], "ShardedTorchLearner" if sharded else OTHERS[args.backend])
+    return getattr(sys.modules[__name__], OTHERS[args.backend])
 
 
-def decoder_class(args: GRPOConfig, sharded: bool = False) -> type[Decoder]:
-    """The class that computes completions: torch's beside torch's learner on a CPU, and otherwise MLX's.
-
-    torch's decoder copies the weights, for which processes that share one policy (`sharded`) have no room.
-    """
-    if args.backend == "torch" and mx.default_device() == mx.cpu and not sharded:
+def decoder_class(args: GRPOConfig) -> type[Decoder]:
+    """The class that computes completions: torch's beside torch's learner on a CPU, and otherwise MLX's."""
+    if args.backend == "torch" and mx.default_device() == mx.cpu:
         return sys.modules[__name__].TorchDecoder
     return MLXDecoder

@@ -52,9 +52,6 @@ class Learner(ABC):
         world: the processes that learn together.
     """
 
-    takes_parts: ClassVar[bool] = False
-    """True if the parameters are those of a `ShardedPolicy`: parts, of which each process has its own."""
-
     computes_padding: ClassVar[bool] = False
     """True if padding takes as long as tokens do. Micro-batches are then divided into parts of similar length."""
 
@@ -103,10 +100,6 @@ class Learner(ABC):
         similar_lengths = self.computes_padding and mx.default_device() == mx.cpu
         return micro_batches(self.config, self.args, self.loss_config, batch, rows, count, similar_lengths)
 
-    def sum(self, grads: dict[str, mx.array]) -> Gradient:
-        """The sum of all processes' gradients. Empties `grads`."""
-        return Gradient(self.world.sum(grads))
-
     def gradient(self, policy: Policy, micro_batches: MicroBatches) -> tuple[Gradient, dict[str, float]]:
         """The gradient of all micro-batches of all processes together, and their metrics.
 
@@ -128,7 +121,7 @@ class Learner(ABC):
         spreads = sampling_spreads(self.loss_config, micro_batches.each)
         rows = self.world.gather(np.array([[*totals.values(), *spreads.ravel()]]))
         sums, spreads = rows[:, : len(totals)].sum(axis=0), rows[:, len(totals) :].reshape(-1, *spreads.shape)
-        grads = self.sum(grads)
+        grads = Gradient(self.world.sum(grads))
         metrics = {
             **dict(zip(totals, sums.tolist(), strict=True)),
             **sampling_metrics(spreads),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import torch
@@ -36,12 +35,8 @@ class TorchLearner(Learner):
         """Log-probabilities of the completions' tokens, [B, T]."""
         with _at_full_speed(params, batch), torch.no_grad():
             tensors = {name: tensor_of(value) for name, value in params.items()}
-            logps, _ = self.completion_logps(tensors, _tensors(batch), self.args.temperature)
+            logps, _ = completion_logps(self.config, tensors, _tensors(batch), self.args.temperature)
             return mx.array(logps.numpy())
-
-    def completion_logps(self, tensors: Mapping[str, torch.Tensor], *given: Any, **options: Any) -> tuple:
-        """`torch_qwen3.completion_logps` with parameters as this learner holds them."""
-        return completion_logps(self.config, tensors, *given, **options)
 
     def add_gradients(
         self, policy: Policy, grads: dict[str, mx.array], micro: MicroBatch
@@ -50,7 +45,8 @@ class TorchLearner(Learner):
         params, loss_config = policy.trained, self.loss_config
         with _at_full_speed(params, micro.batch):
             leaves = {name: tensor_of(value).requires_grad_() for name, value in params.items()}
-            logps, entropies = self.completion_logps(
+            logps, entropies = completion_logps(
+                self.config,
                 leaves,
                 _tensors(micro.batch),
                 self.args.temperature,

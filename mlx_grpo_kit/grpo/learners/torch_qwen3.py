@@ -135,13 +135,12 @@ def transformer(
     input_ids: Tensor,
     positions: Tensor,
     attend: Attend,
-    make_layer: Callable[..., Any] = Layer,
 ) -> Tensor:
     """All but the output layer: token ids [N] at their positions [N] -> [N, hidden], after the final norm."""
     table = rope_table(config, positions)
     x = functional.embedding(input_ids, params["embedding.weight"])
     for layer in range(config.num_hidden_layers):
-        x = make_layer(config, params, f"layers.{layer}.")(x, table, attend)
+        x = Layer(config, params, f"layers.{layer}.")(x, table, attend)
     return rms_norm(x, params["final_norm.weight"], config.rms_norm_eps)
 
 
@@ -200,13 +199,11 @@ class Completions(NamedTuple):
     prompt_mask: Tensor | None = None
 
 
-def completion_hidden_states(
-    config: Qwen3Config, params: Mapping[str, Tensor], batch: Completions, make_layer: Callable[..., Any] = Layer
-) -> Tensor:
+def completion_hidden_states(config: Qwen3Config, params: Mapping[str, Tensor], batch: Completions) -> Tensor:
     """The hidden states that give the logits of every completion token: [B, T, hidden].
 
     A prompt is computed once for all of its completions. What comes after the last token of a row that counts is not
-    computed; it is 0. `make_layer` is `Layer` or another function with its arguments.
+    computed; it is 0.
     """
     prompt_ids, completion_ids, completion_mask, prompt_mask = batch
     (num_prompts, prompt_length), (num_rows, length) = prompt_ids.shape, completion_ids.shape
@@ -243,7 +240,7 @@ def completion_hidden_states(
     positions = torch.arange(prompt_length + length - 1, device=device)
     own_positions = picked(positions[prompt_length:].repeat(num_rows), places)
     positions = torch.cat([positions[:prompt_length].repeat(num_prompts), own_positions])
-    hidden, rest = transformer(config, params, input_ids, positions, attend, make_layer).split(split)
+    hidden, rest = transformer(config, params, input_ids, positions, attend).split(split)
     first = hidden.unflatten(0, (num_prompts, prompt_length))[:, -1].repeat_interleave(group_size, dim=0)
     rest = spread(rest, places, count).view(num_rows, length - 1, config.hidden_size)
     return torch.cat([first[:, None], rest], dim=1)
@@ -256,7 +253,6 @@ def completion_logps(
     temperature: float = 1.0,
     entropy_gradient: bool = False,
     again: Callable[[], AbstractContextManager] = nullcontext,
-    make_layer: Callable[..., Any] = Layer,
 ) -> tuple[Tensor, Tensor]:
     """Log-probability of every completion token, and the entropy of its distribution: [B, T] twice.
 
@@ -268,9 +264,8 @@ def completion_logps(
         entropy_gradient: True to make the entropy differentiable.
         again: a function that returns the context for recomputation in the backward pass. If a function mode was on in
             the forward pass, pass it here too, because torch leaves every mode for a backward pass.
-        make_layer: another function with the arguments of `Layer`.
     """
-    hidden = completion_hidden_states(config, params, batch, make_layer)
+    hidden = completion_hidden_states(config, params, batch)
     counted = batch.completion_mask.flatten().nonzero()[:, 0]
     hidden, labels = picked(hidden.flatten(0, 1), counted), picked(batch.completion_ids.flatten().long(), counted)
     weight = output_weight(config, params)
