@@ -9,8 +9,9 @@ import re
 from pathlib import Path
 
 import nbformat
-import pytest
 from ipykernel.kernelspec import get_kernel_dict
+
+from tests.every import every
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 MAX_CELLS, MAX_LINES, MAX_COLUMNS, MAX_BYTES = 60, 25, 100, 2_000_000
@@ -177,7 +178,7 @@ RULES = [
 ]
 
 
-@pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
+@every("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
 def test_notebook_has_the_form_of_the_course(path):
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
@@ -259,7 +260,7 @@ def test_good_form_has_no_complaints():
     assert [complaint for rule in RULES for complaint in rule(notebook_in_good_form())] == []
 
 
-@pytest.mark.parametrize(("rule", "change"), BROKEN, ids=[f"{i}-{rule.__name__}" for i, (rule, _) in enumerate(BROKEN)])
+@every(("rule", "change"), BROKEN, ids=[f"{i}-{rule.__name__}" for i, (rule, _) in enumerate(BROKEN)])
 def test_each_rule_notices(rule, change):
     notebook = copy.deepcopy(notebook_in_good_form())
     change(notebook)

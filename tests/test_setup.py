@@ -22,6 +22,7 @@ from mlx_grpo_kit.cli.parser import LAB_FOLDER
 from mlx_grpo_kit.course.chapters.chapter_22 import parts
 from mlx_grpo_kit.runtime.extras import EXTRA_OF
 from tests import lab_imports
+from tests.every import every
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -69,7 +70,7 @@ class TestLock:
             assert requirement.url is None, name
             assert Version(pin.version).local is None, f"{name}: a local tag such as +cpu fits one machine only"
 
-    @pytest.mark.parametrize("requirement", EVERYTHING.values(), ids=str)
+    @every("requirement", EVERYTHING.values(), ids=str)
     def test_it_holds_what_pyproject_asks_for(self, requirement):
         [pin] = LOCK[canonicalize_name(requirement.name)].specifier
         assert requirement.specifier.contains(pin.version), f"{requirement} is not met by the lock's {pin}"
@@ -86,7 +87,7 @@ class TestConda:
         missing = {name for name, _ in COURSE} | {"pytest", "nbval"}
         assert not missing - {name for name, _ in CONDA}
 
-    @pytest.mark.parametrize("key", CONDA, ids=str)
+    @every("key", CONDA, ids=str)
     def test_it_asks_for_the_same_versions_as_pyproject(self, key):
         assert CONDA[key].specifier == EVERYTHING[key].specifier
         assert CONDA[key].extras == EVERYTHING[key].extras

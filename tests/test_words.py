@@ -4,7 +4,7 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
+from tests.every import every
 
 PACKAGE = Path(__file__).parents[1] / "mlx_grpo_kit"
 # A chapter's own functions have docstrings that its notebook and its exercises quote.
@@ -21,7 +21,7 @@ def bare_openings(source):
     return [text.splitlines()[0] for text in texts if text and BARE.match(text)]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+@every("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_a_docstring_opens_with_a_noun_or_a_verb(path):
     assert bare_openings(path.read_text(encoding="utf-8")) == []
 

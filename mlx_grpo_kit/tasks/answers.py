@@ -154,13 +154,13 @@ def comparable(text: str) -> Fraction | tuple[Fraction | str, ...] | str:
         return number
     plain = re.sub(r"\\(?:left|right)(?![a-z])|\\(?=[{}])", "", unadorned(text))
     plain = re.sub(r"\s*([,;()\[\]{}])\s*", r"\1", " ".join(plain.split()).casefold())
-    items, depth = [""], 0
-    for character in plain.rpartition("=")[2]:
+    last = plain.rpartition("=")[2]
+    cuts, depth = [-1], 0
+    for place, character in enumerate(last):
         depth += (character in "([{") - (character in ")]}")
         if character in ",;" and depth == 1:
-            items.append("")
-        else:
-            items[-1] += character
+            cuts.append(place)
+    items = [last[cut + 1 : end] for cut, end in zip(cuts, [*cuts[1:], None], strict=True)]
     if len(items) == 1 or items[0][:1] not in ("(", "[", "{") or items[-1][-1:] not in (")", "]", "}"):
         return plain
     opening, items[0], closing, items[-1] = items[0][0], items[0][1:], items[-1][-1], items[-1][:-1]

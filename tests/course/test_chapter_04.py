@@ -7,6 +7,7 @@ import torch
 from mlx_grpo_kit.course.catalogue import find
 from mlx_grpo_kit.course.chapters.chapter_04 import exercises as chapter_04
 from mlx_grpo_kit.tensor import Tensor
+from tests.every import every
 
 SHAPES = [(), (1,), (4,), (3, 1), (3, 4), (2, 1, 4), (2, 3, 1), (5, 1, 1), (1, 4), (4, 3), (6,), (2, 6)]
 
@@ -36,8 +37,8 @@ def test_the_shapes_to_predict_agree_with_numpy():
     assert find("04.2").solution == tuple(fits)
 
 
-@pytest.mark.parametrize("a", SHAPES, ids=str)
-@pytest.mark.parametrize("b", SHAPES, ids=str)
+@every("a", SHAPES, ids=str)
+@every("b", SHAPES, ids=str)
 def test_broadcast_shape_and_unbroadcast(a, b):
     try:
         expected = tuple(torch.broadcast_shapes(a, b))
@@ -52,7 +53,7 @@ def test_broadcast_shape_and_unbroadcast(a, b):
         np.testing.assert_allclose(chapter_04.unbroadcast(grad, shape), gradient)
 
 
-@pytest.mark.parametrize(
+@every(
     ("shape", "axis", "keepdims"),
     [
         (shape, axis, keepdims)

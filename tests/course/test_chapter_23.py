@@ -12,16 +12,17 @@ from mlx_grpo_kit.course.chapters.chapter_23 import exercises as chapter
 from mlx_grpo_kit.course.chapters.chapter_23.project import checklist
 from mlx_grpo_kit.tasks import Addition, Problem, RowsTask
 from mlx_grpo_kit.tasks import answers as kit
+from tests.every import every
 
 
-@pytest.mark.parametrize(("right", "n"), chapter.SHARE_RANGE.cases)
+@every(("right", "n"), chapter.SHARE_RANGE.cases)
 def test_the_range_of_a_share_is_wilsons(right, n):
     level = 2 * stats.norm.cdf(2) - 1
     theirs = stats.binomtest(right, n).proportion_ci(level, method="wilson")
     assert chapter.share_range(right, n) == pytest.approx((theirs.low, theirs.high), abs=1e-9)
 
 
-@pytest.mark.parametrize("text", [text for (text,) in chapter.FINAL_ANSWER.cases])
+@every("text", [text for (text,) in chapter.FINAL_ANSWER.cases])
 def test_the_exercise_s_final_answer_is_the_kit_s(text):
     assert chapter.final_answer(text) == kit.final_answer(text)
 

@@ -8,12 +8,13 @@ import pytest
 
 from mlx_grpo_kit.course.chapters.chapter_05.edges import EDGES, measure_edges
 from mlx_grpo_kit.runtime import mx
+from tests.every import every
 
 INF, NAN = math.inf, math.nan
 IDS = [f"{edge.operation} at {edge.point}" for edge in EDGES]
 
 
-@pytest.mark.parametrize("edge", EDGES, ids=IDS)
+@every("edge", EDGES, ids=IDS)
 def test_the_kit_agrees_with_torch(edge):
     assert edge.measure().agrees
 
@@ -23,7 +24,7 @@ def row(operation, *point):
     return row
 
 
-@pytest.mark.parametrize(
+@every(
     ("operation", "point", "value", "gradients"),
     [
         ("a / b", (0.0, 0.0), NAN, (INF, NAN)),
@@ -91,14 +92,14 @@ def assert_elsewhere(edge, framework, gradients):
         np.testing.assert_allclose(got, each, rtol=1e-5)
 
 
-@pytest.mark.parametrize("edge", CHECKED, ids=[f"{edge.operation} at {edge.point}" for edge in CHECKED])
+@every("edge", CHECKED, ids=[f"{edge.operation} at {edge.point}" for edge in CHECKED])
 def test_jax(edge):
     inputs = [jax.numpy.asarray(x, dtype="float32") for x in edge.point]
     gradient = jax.grad(lambda *a: ELSEWHERE[edge.operation](jax.numpy, *a).sum(), argnums=tuple(range(len(inputs))))
     assert_elsewhere(edge, "JAX", gradient(*inputs))
 
 
-@pytest.mark.parametrize("edge", CHECKED, ids=[f"{edge.operation} at {edge.point}" for edge in CHECKED])
+@every("edge", CHECKED, ids=[f"{edge.operation} at {edge.point}" for edge in CHECKED])
 def test_mlx(edge):
     inputs = [mx.array(x, dtype=mx.float32) for x in edge.point]
     with mx.stream(mx.cpu):

@@ -15,14 +15,14 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 from mlx_grpo_kit.course import Exercise, check, drawn, slips
-from mlx_grpo_kit.course.catalogue import chapters, exercises, find
+from mlx_grpo_kit.course.catalogue import chapters, exercises
 from mlx_grpo_kit.course.exercise import is_stub
 from mlx_grpo_kit.course.slips import edited, patched, variants
 from mlx_grpo_kit.course.trial import TooMuchWorkError, count_work
 from mlx_grpo_kit.tensor import Tensor
+from tests.every import every, try_all
 
 ALL = [exercise for chapter in chapters() for exercise in exercises(chapter)]
-MISTAKES = [(exercise, mistake) for exercise in ALL for mistake in exercise.mistakes]
 
 
 def stub_of(exercise):
@@ -34,64 +34,60 @@ def stub_of(exercise):
     return space[name]
 
 
-@pytest.mark.parametrize("exercise", ALL, ids=lambda exercise: exercise.id)
-def test_the_solution_passes(exercise):
-    # Compiled again, so that it is treated like a reader's answer.
-    answer = edited(exercise.solution) if callable(exercise.solution) else exercise.solution
-    note = check(exercise.id, answer)
-    assert note.passed, note
-    assert "Passed" in repr(note)
+every_exercise = every("exercise", ALL, ids=lambda exercise: exercise.id)
+each_exercise = pytest.mark.parametrize("exercise", ALL, ids=lambda exercise: exercise.id)
 
 
-@pytest.mark.parametrize("exercise", ALL, ids=lambda exercise: exercise.id)
+@each_exercise
+def test_right_answers_pass(exercise):
+    """The solution, and those in another style."""
+
+    def passes(answer):
+        note = check(exercise.id, answer)
+        assert note.passed, note
+        assert "Passed" in repr(note)
+
+    # The solution is compiled again, so that it is treated like a reader's answer.
+    right = {"solution": [edited(exercise.solution) if callable(exercise.solution) else exercise.solution]}
+    others = variants(exercise.solution, exercise.also_right)
+    right |= {f"{n}: {name}": [answer] for n, (name, answer, _) in enumerate(others)}
+    try_all(passes, right)
+
+
+@every_exercise
 def test_the_stub_is_not_attempted(exercise):
     note = check(exercise.id, stub_of(exercise))
     assert not note.passed
     assert "Not attempted" in repr(note)
 
 
-@pytest.mark.parametrize(("exercise", "mistake"), MISTAKES, ids=[f"{e.id}-{m.name}" for e, m in MISTAKES])
-def test_each_mistake_gets_its_own_message(exercise, mistake):
-    before = repr(exercise.cases)
-    note = check(exercise.id, mistake.wrong)
-    assert repr(exercise.cases) == before
-    assert not note.passed
-    assert mistake.message in note.text
-    assert f'hint("{exercise.id}", {mistake.hint})' in note.text
-    assert 1 <= mistake.hint <= len(exercise.hints)
+@each_exercise
+def test_each_mistake_gets_its_own_message(exercise):
+    def gets_its_message(mistake):
+        before = repr(exercise.cases)
+        note = check(exercise.id, mistake.wrong)
+        assert repr(exercise.cases) == before
+        assert not note.passed
+        assert mistake.message in note.text
+        assert f'hint("{exercise.id}", {mistake.hint})' in note.text
+        assert 1 <= mistake.hint <= len(exercise.hints)
+
+    try_all(gets_its_message, {f"{n}: {mistake.name}": [mistake] for n, mistake in enumerate(exercise.mistakes)})
 
 
-@functools.cache
-def answers(exercise_id, field):
-    exercise = find(exercise_id)
-    return [*variants(exercise.solution, getattr(exercise, field))]
+@each_exercise
+def test_other_wrong_answers_are_refused_with_words(exercise):
+    def is_refused(answer, words):
+        note = check(exercise.id, answer)
+        assert not note.passed
+        assert "Not attempted" not in repr(note)
+        assert words in note.text if words else not any(mistake.message in note.text for mistake in exercise.mistakes)
+
+    wrong = variants(exercise.solution, exercise.also_wrong)
+    try_all(is_refused, {f"{n}: {name}": [answer, words] for n, (name, answer, words) in enumerate(wrong)})
 
 
-def also(field):
-    """Parameters of a test: each of the exercises' other answers, which are compiled when the first one is tried."""
-    named = [(exercise, re.findall(r"^# (.*)", getattr(exercise, field), flags=re.MULTILINE)) for exercise in ALL]
-    places = [(exercise, n, name) for exercise, names in named for n, name in enumerate(names)]
-    return pytest.mark.parametrize(
-        ("exercise", "place"), [each[:2] for each in places], ids=[f"{each.id}-{name}" for each, _, name in places]
-    )
-
-
-@also("also_right")
-def test_right_answers_in_another_style_pass(exercise, place):
-    note = check(exercise.id, answers(exercise.id, "also_right")[place][1])
-    assert note.passed, note
-
-
-@also("also_wrong")
-def test_wrong_answers_are_refused_with_words(exercise, place):
-    _, answer, words = answers(exercise.id, "also_wrong")[place]
-    note = check(exercise.id, answer)
-    assert not note.passed
-    assert "Not attempted" not in repr(note)
-    assert words in note.text if words else not any(mistake.message in note.text for mistake in exercise.mistakes)
-
-
-@pytest.mark.parametrize("exercise", ALL, ids=lambda exercise: exercise.id)
+@every_exercise
 def test_a_failing_answer_gets_the_reason(exercise):
     def broken(*arguments):
         raise RuntimeError("the cat sat on the keyboard")
@@ -102,7 +98,7 @@ def test_a_failing_answer_gets_the_reason(exercise):
         assert "raised RuntimeError: the cat sat on the keyboard" in note.text
 
 
-@pytest.mark.parametrize("exercise", ALL, ids=lambda exercise: exercise.id)
+@every_exercise
 def test_an_exercise_has_everything_that_a_learner_needs(exercise):
     assert len(exercise.hints) >= 2
     assert len(exercise.mistakes) >= 2
@@ -151,7 +147,7 @@ def spoil(value):
 FUNCTIONS = [exercise for exercise in ALL if inspect.isfunction(exercise.solution) and not exercise.in_place]
 
 
-@pytest.mark.parametrize("exercise", FUNCTIONS, ids=lambda exercise: exercise.id)
+@every("exercise", FUNCTIONS, ids=lambda exercise: exercise.id)
 def test_an_answer_that_changes_its_arguments_gets_a_message(exercise):
     spoiled = []
 

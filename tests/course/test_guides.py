@@ -10,6 +10,7 @@ from mlx_grpo_kit.course import book
 from mlx_grpo_kit.grpo import GRPOLossConfig
 from mlx_grpo_kit.grpo.off_policy import importance_weights
 from mlx_grpo_kit.runtime import mx
+from tests.every import every
 
 [NAMES] = [guide for guide in book.GUIDES if guide.name == "names.md"]
 ROWS = [line for line in NAMES.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
@@ -35,7 +36,7 @@ def find(path):
     return found
 
 
-@pytest.mark.parametrize("name", OURS)
+@every("name", OURS)
 def test_every_name_of_the_kit_exists(name):
     find(name)
 
@@ -63,7 +64,7 @@ def test_every_row_has_three_columns_and_a_name_of_the_kit():
     assert len(OURS) > 80
 
 
-@pytest.mark.parametrize(
+@every(
     ("theirs", "ours"),
     [
         ("trainStepGrpoAutograd", "grpo.GRPOTrainer.train_step"),

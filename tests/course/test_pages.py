@@ -22,6 +22,7 @@ from mlx_grpo_kit.grpo.recipe import MADE_BY
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer
 from mlx_grpo_kit.tasks import Addition
 from mlx_grpo_kit.tasks.catalogue import TASKS
+from tests.every import every
 
 ROOT = Path(__file__).parents[2]
 PAGES = {path.name: path for path in (ROOT / "README.md", *book.GUIDES)}
@@ -120,7 +121,7 @@ def test_there_are_blocks_to_run():
     assert sum(map(len, PYTHON.values())) > 20
 
 
-@pytest.mark.parametrize("name", [*MADE_BY, *TASKS])
+@every("name", [*MADE_BY, *TASKS])
 def test_every_model_and_task_is_listed(name):
     assert f"`{name}`" in TEXTS["training.md"]
     assert name in (MODEL if name in MADE_BY else TASK)
@@ -139,7 +140,7 @@ def arguments(command):
 OURS = [(page, command) for page, command in COMMANDS if arguments(command)]
 
 
-@pytest.mark.parametrize(("page", "command"), OURS)
+@every(("page", "command"), OURS)
 def test_a_command_has_options_that_exist(page, command):
     parser, _ = build_parser()
     given = arguments(command)
@@ -150,7 +151,7 @@ def test_a_command_has_options_that_exist(page, command):
     assert options.command == given[0]
 
 
-@pytest.mark.parametrize(("page", "command"), [each for each in COMMANDS if each not in OURS])
+@every(("page", "command"), [each for each in COMMANDS if each not in OURS])
 def test_a_command_of_another_program_is_one_we_know(page, command):
     """For other programs, the make targets, modules and files exist."""
     words = shlex.split(command)
@@ -164,13 +165,13 @@ def test_a_command_of_another_program_is_one_we_know(page, command):
     assert all(f"\n{extra} = [" in (ROOT / "pyproject.toml").read_text() for extra in extras)
 
 
-@pytest.mark.parametrize("page", [name for name, text in TEXTS.items() if "[course]" in text])
+@every("page", [name for name, text in TEXTS.items() if "[course]" in text])
 def test_a_page_that_installs_the_course_says_what_torch_brings_on_linux(page):
     assert "brings 5 GB of CUDA" in TEXTS[page]
     assert "index-url https://download.pytorch.org/whl/cpu" in TEXTS[page]
 
 
-@pytest.mark.parametrize("page", TEXTS)
+@every("page", TEXTS)
 def test_options_in_the_text_are_ours_or_another_programs(page):
     """In a table of another project's names, only the kit's own column counts."""
     ours = {option for parser in build_parser()[1].values() for option in parser._option_string_actions}
@@ -183,7 +184,7 @@ def test_options_in_the_text_are_ours_or_another_programs(page):
     assert found <= ours | theirs
 
 
-@pytest.mark.parametrize("page", [*TEXTS, "CONTRIBUTING.md"])
+@every("page", [*TEXTS, "CONTRIBUTING.md"])
 def test_links_and_paths_resolve(page):
     path = PAGES.get(page, ROOT / page)
     text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.S)

@@ -10,6 +10,7 @@ import pytest
 
 from mlx_grpo_kit.course.reference import CHAPTERS, PAGES, _text, chapter_of, write_reference
 from mlx_grpo_kit.course.syllabus import COURSE
+from tests.every import every
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = [
@@ -63,7 +64,7 @@ def public_names(module):
     }
 
 
-@pytest.mark.parametrize("module", MODULES)
+@every("module", MODULES)
 def test_every_public_name_has_an_entry(module, entries):
     names = public_names(module)
     assert names - {name for place, name in entries if place == module} == set()

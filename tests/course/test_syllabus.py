@@ -11,6 +11,7 @@ from mlx_grpo_kit.course.book import GUIDES, IN_REPOSITORY
 from mlx_grpo_kit.course.catalogue import chapters
 from mlx_grpo_kit.course.course_map import describe_course, draw_course
 from mlx_grpo_kit.course.syllabus import COURSE, PARTS
+from tests.every import every
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = ROOT / "notebooks"
@@ -35,7 +36,7 @@ def test_every_notebook_is_in_it_once_and_in_order():
     assert set(chapters()) <= {chapter.number for chapter in COURSE}
 
 
-@pytest.mark.parametrize("chapter", STORED, ids=lambda chapter: chapter.number)
+@every("chapter", STORED, ids=lambda chapter: chapter.number)
 def test_a_chapter_agrees_with_the_syllabus(chapter):
     header = cells(chapter)[0]
     [number, title] = re.match(r"# (\d\d) · ([^:\n]+)", header).groups()
@@ -53,7 +54,7 @@ def link(chapter):
     return f"({chapter.file}.ipynb)" + ("" if chapter in STORED else " *(planned)*")
 
 
-@pytest.mark.parametrize("chapter", STORED, ids=lambda chapter: chapter.number)
+@every("chapter", STORED, ids=lambda chapter: chapter.number)
 def test_links_back_and_forward_go_through_all_notebooks(chapter):
     [way] = re.findall(r"^Previous: .*", cells(chapter)[0], flags=re.M)
     before, behind = way.split("Next: ")

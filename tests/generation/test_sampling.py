@@ -19,6 +19,7 @@ from mlx_grpo_kit.generation import (
     token_logps,
 )
 from mlx_grpo_kit.runtime import mx
+from tests.every import every
 
 V = 50
 KEY = mx.random.key(0)
@@ -99,8 +100,8 @@ def test_filters_take_logits_of_any_leading_shape(apply):
 # The order: top-k, min-p, top-p, temperature.
 
 
-@pytest.mark.parametrize("temperature", [0.3, 1.0, 4.0])
-@pytest.mark.parametrize(
+@every("temperature", [0.3, 1.0, 4.0])
+@every(
     ("filters", "kept"),
     [
         # Of 0.4, 0.3, 0.2, 0.1 top-k leaves 0.4 and 0.3, of which the first is more than half. Top-p first keeps both.

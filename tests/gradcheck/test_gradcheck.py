@@ -15,6 +15,7 @@ from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.scalar import Value
 from mlx_grpo_kit.tensor.rules.reductions import spread
 from mlx_grpo_kit.tensor.rules.rule import rule
+from tests.every import every
 
 
 def numbers(*shape, seed=0):
@@ -110,10 +111,8 @@ LEAVES = {
 }
 
 
-@pytest.mark.parametrize("returned", [None, [], (), "text", {"a": 1}, [None, None]])
-@pytest.mark.parametrize(
-    ("engine", "second_order"), [*[(name, False) for name in LEAVES], ("torch", True), ("MLX", True)]
-)
+@every("returned", [None, [], (), "text", {"a": 1}, [None, None]])
+@every(("engine", "second_order"), [*[(name, False) for name in LEAVES], ("torch", True), ("MLX", True)])
 def test_a_function_that_returns_no_arrays_raises_an_error(engine, returned, second_order):
     what = (
         "an empty list" if returned in ([], ()) else "NoneType" if type(returned) is list else type(returned).__name__

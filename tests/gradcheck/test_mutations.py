@@ -16,6 +16,7 @@ from mlx_grpo_kit.scalar import Value, value
 from mlx_grpo_kit.tensor import function, graph
 from mlx_grpo_kit.tensor.rules import convolution, normalization, shapes
 from mlx_grpo_kit.tensor.rules.rule import Rule
+from tests.every import every
 
 
 def near(*shape, low=0.3, high=1.7, seed=0):
@@ -108,7 +109,7 @@ def test_every_operation_is_here():
     assert set(FUNCTIONS) == {f for f in T.Function.__subclasses__() if f.__module__.startswith(T.__name__)} - {Rule}
 
 
-@pytest.mark.parametrize("name", RULES)
+@every("name", RULES)
 def test_the_rule_as_it_is_passes(name):
     assert check(RULES[name]), check(RULES[name])
 
@@ -128,8 +129,8 @@ def broken(gradient, change):
     return formula
 
 
-@pytest.mark.parametrize(("what", "factor"), [("wrong sign", -1.0), ("1% too much", 1.01), ("no gradient", 0.0)])
-@pytest.mark.parametrize("name", [name for name in RULES if name not in FLAT])
+@every(("what", "factor"), [("wrong sign", -1.0), ("1% too much", 1.01), ("no gradient", 0.0)])
+@every("name", [name for name in RULES if name not in FLAT])
 def test_a_factor_in_a_rule_is_caught(name, what, factor):
     for position, key in enumerate(inputs_of(name)):
         with T.replaced_gradient(

@@ -5,6 +5,7 @@ import pytest
 
 from mlx_grpo_kit.grpo import compute_advantages
 from mlx_grpo_kit.runtime import mx
+from tests.every import every
 
 NAN = math.nan
 
@@ -39,9 +40,9 @@ def test_by_hand():
     assert compute_advantages([1, 3, 5, 5], 2, "batch").tolist() == pytest.approx([-z, z, 0, 0])
 
 
-@pytest.mark.parametrize("scale_rewards", ["group", "batch", "none"])
-@pytest.mark.parametrize("reward", [0.1, 0.7, -1 / 3, 1e-6, 12345.678, 1e20])
-@pytest.mark.parametrize("num_generations", [3, 7, 8])
+@every("scale_rewards", ["group", "batch", "none"])
+@every("reward", [0.1, 0.7, -1 / 3, 1e-6, 12345.678, 1e20])
+@every("num_generations", [3, 7, 8])
 def test_equal_rewards_give_exactly_zero(scale_rewards, reward, num_generations):
     equal, different = [reward] * num_generations, list(range(num_generations))
     advantages = compute_advantages(equal + different, num_generations, scale_rewards).tolist()

@@ -21,6 +21,7 @@ from mlx_grpo_kit.grpo import GRPOConfig, GRPOLossConfig, GRPOTrainer, config
 from mlx_grpo_kit.grpo.recipe import TINY_ARGS
 from mlx_grpo_kit.grpo.settings import rules_of
 from mlx_grpo_kit.runtime import mx
+from tests.every import every
 
 
 def test_documented_defaults_are_those_in_use():
@@ -109,7 +110,7 @@ def test_a_setting_that_there_is_not_names_the_near_miss():
     assert pickle.loads(pickle.dumps(GRPOConfig(beta=0.5))) == GRPOConfig(beta=0.5)
 
 
-@pytest.mark.parametrize(
+@every(
     ("settings", "message"),
     [
         (

@@ -16,6 +16,7 @@ from mlx_grpo_kit.grpo.recipe import model_folder
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer
 from mlx_grpo_kit.runtime.habits import FAMILIES, HABITS, edits, not_known
 from mlx_grpo_kit.tasks import RowsTask
+from tests.every import every
 
 SETTINGS = {field.name for field in dataclasses.fields(GRPOConfig)}
 # Names of earlier versions, of other classes (EarlyStoppingCallback, AutoModel, mlx-lm's lora section), and of people.
@@ -149,7 +150,7 @@ def test_what_they_are_told_to_write_exists():
         assert set(re.findall(r"trainer\.(\w+)", way)) <= set(dir(GRPOTrainer)), name
 
 
-@pytest.mark.parametrize("name", HABITS)
+@every("name", HABITS)
 def test_a_setting_by_another_name_is_refused_with_ours(name):
     with pytest.raises(TypeError, match=f"GRPOConfig has no setting '{name}'; here: {re.escape(HABITS[name])}"):
         GRPOConfig(**{name: 1})

@@ -13,6 +13,7 @@ from transformers import Qwen3Config as HFConfig
 from mlx_grpo_kit.qwen3 import Qwen3Config, count_total_parameters, param_shapes
 from mlx_grpo_kit.qwen3.config import FAMILIES
 from mlx_grpo_kit.qwen3.weight_files import kit_name
+from tests.every import every
 
 # The config.json of Qwen/Qwen3-0.6B, as published.
 PUBLISHED = json.loads("""{
@@ -178,7 +179,7 @@ def test_the_number_of_parameters_of_qwen3_0_6b():
     assert count_total_parameters(untied) == 596_049_920 + 151936 * 1024
 
 
-@pytest.mark.parametrize(
+@every(
     ("change", "message"),
     [
         ({"model_type": "mistral"}, "describes a 'mistral' model; expected model_type 'qwen3', 'qwen2' or 'llama': "),

@@ -12,6 +12,7 @@ from packaging.utils import canonicalize_name
 from mlx_grpo_kit.runtime import extras
 from mlx_grpo_kit.runtime.extras import EXTRA_OF, install, packages_for
 from tests import lab_imports
+from tests.every import every
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -38,20 +39,20 @@ def run(code, cwd, *arguments):
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, timeout=200)
 
 
-@pytest.mark.parametrize("package", EXTRA_OF)
+@every("package", EXTRA_OF)
 def test_a_package_is_in_its_extra_and_not_required(package):
     distribution = canonicalize_name(DISTRIBUTION.get(package, package))
     assert distribution in names(EXTRAS[EXTRA_OF[package]])
     assert distribution not in names(PROJECT["dependencies"])
 
 
-@pytest.mark.parametrize("package", sorted(names(EXTRAS["torch"] + EXTRAS["course"] + EXTRAS["backends"])))
+@every("package", sorted(names(EXTRAS["torch"] + EXTRAS["course"] + EXTRAS["backends"])))
 def test_a_package_of_an_extra_is_known(package):
     known = {DISTRIBUTION.get(name, name) for name in EXTRA_OF} | {canonicalize_name(PROJECT["name"])}
     assert package in known
 
 
-@pytest.mark.parametrize("package", sorted(set(lab_imports.packages()) - {"math_verify"}))
+@every("package", sorted(set(lab_imports.packages()) - {"math_verify"}))
 def test_a_package_that_a_notebook_or_the_kit_imports_is_required_or_of_an_extra(package):
     assert package in EXTRA_OF or package in names(PROJECT["dependencies"]), lab_imports.packages()[package]
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from mlx_grpo_kit.scalar import Value, dot, topological_order
+from tests.every import every
 
 INF, NAN = math.inf, math.nan
 
@@ -67,22 +68,22 @@ TWO = {
 }
 
 
-@pytest.mark.parametrize("x", [-700.0, -3.5, -1e-3, 0.0, 1e-3, 0.5, 1.0, 20.0])
-@pytest.mark.parametrize("name", ONE)
+@every("x", [-700.0, -3.5, -1e-3, 0.0, 1e-3, 0.5, 1.0, 20.0])
+@every("name", ONE)
 def test_one_argument(name, x):
     assert_like_torch(ONE[name], x)
 
 
-@pytest.mark.parametrize("x", [1e-200, 1e-3, 0.5, 1.0, 20.0, 1e100])
-@pytest.mark.parametrize("name", POSITIVE)
+@every("x", [1e-200, 1e-3, 0.5, 1.0, 20.0, 1e100])
+@every("name", POSITIVE)
 def test_one_positive_argument(name, x):
     if (name, x) != ("odd power", 1e-200):  # its value is beyond the floats, which is an error of its own
         assert_like_torch(POSITIVE[name], x)
 
 
-@pytest.mark.parametrize("a", [-2.0, 0.0, 3.0])
-@pytest.mark.parametrize("b", [-1.5, 1e-200, 4.0])
-@pytest.mark.parametrize("name", TWO)
+@every("a", [-2.0, 0.0, 3.0])
+@every("b", [-1.5, 1e-200, 4.0])
+@every("name", TWO)
 def test_two_arguments(name, a, b):
     if (name, abs(a), b) not in [("div", 2.0, 1e-200), ("div", 3.0, 1e-200)]:  # torch's derivative of these is -inf/nan
         assert_like_torch(TWO[name], a, b)
@@ -405,10 +406,8 @@ def test_arrays_of_values_compute_as_with_micrograd(operate):
     assert results[0] == results[1]
 
 
-@pytest.mark.parametrize("name", ["max", "min", "relu"])
-@pytest.mark.parametrize(
-    ("a", "b"), [(NAN, 1.0), (1.0, NAN), (NAN, NAN), (INF, NAN), (INF, INF), (-INF, INF), (0.0, -0.0)]
-)
+@every("name", ["max", "min", "relu"])
+@every(("a", "b"), [(NAN, 1.0), (1.0, NAN), (NAN, NAN), (INF, NAN), (INF, INF), (-INF, INF), (0.0, -0.0)])
 def test_nan_and_inf_are_torchs(name, a, b):
     ours = [Value(a), Value(b)]
     theirs = [torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in (a, b)]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from mlx_grpo_kit.tasks import Addition
+from tests.tasks.hostile import every_hostile_text
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +27,7 @@ def test_reward_is_one_for_the_exact_sum_only(task):
     assert [task.is_correct(problem, text) for text in completions] == [True] * 3 + [False] * 8
 
 
+@every_hostile_text
 def test_hostile_completions_score_zero(task, hostile_text):
     problem = task.problem(12, 34)
     assert [function([problem], [hostile_text]) for function in task.reward_funcs] == [[0.0]]

@@ -1,10 +1,12 @@
 """Answers in what a chat model writes."""
 
+import time
 from fractions import Fraction
 
 import pytest
 
 from mlx_grpo_kit.tasks.answers import as_expression, as_number, comparable, final_answer, without_thoughts
+from tests.every import every
 
 ANSWERS = {
     "46": "46",
@@ -68,7 +70,7 @@ def test_words_after_a_number():
     assert final_answer("#### 5*3+9 = 24, and so on", words=True) == "5*3+9 = 24, and so on"
 
 
-@pytest.mark.parametrize(("text", "answer"), ANSWERS.items(), ids=map(repr, ANSWERS))
+@every(("text", "answer"), ANSWERS.items(), ids=map(repr, ANSWERS))
 def test_final_answer(text, answer):
     assert final_answer(text) == answer
 
@@ -102,6 +104,12 @@ def test_time_grows_with_the_text_and_no_faster(part):
     final_answer(part * (900_000 // len(part)))  # one that grew with the square would not come to an end
 
 
+def test_a_long_answer_is_compared_in_time_that_grows_no_faster():
+    start = time.process_time()
+    assert comparable("9" * 1_500_000) == "9" * 1_500_000
+    assert time.process_time() - start < 5  # with the square of the length: a minute
+
+
 def test_without_thoughts():
     assert without_thoughts("a<think>b</think>c") == "c"
     assert without_thoughts("a") == "a"
@@ -131,7 +139,7 @@ NUMBERS = {
 }
 
 
-@pytest.mark.parametrize(("text", "number"), NUMBERS.items())
+@every(("text", "number"), NUMBERS.items())
 def test_numbers(text, number):
     assert as_number(text) == number
     assert isinstance(as_number(text), Fraction)
@@ -148,7 +156,7 @@ NONE = [
 ]
 
 
-@pytest.mark.parametrize("text", NONE, ids=lambda text: repr(text[:20]))
+@every("text", NONE, ids=lambda text: repr(text[:20]))
 def test_no_numbers(text):
     assert as_number(text) is None
 

@@ -12,6 +12,7 @@ from mlx_grpo_kit.tasks.addition import correct
 from mlx_grpo_kit.tasks.catalogue import validate_task
 from mlx_grpo_kit.tasks.chat import InChat
 from mlx_grpo_kit.tasks.formats import THINK_ANSWER, format_reward, tags_reward
+from tests.tasks.hostile import every_hostile_text
 
 
 def scores(task, problem, completion):
@@ -92,6 +93,7 @@ def test_games_that_are_not(countdown, text):
 READ_IN_CHAT = {"46.0", "+46", "046", "46\n", "\t46"}
 
 
+@every_hostile_text
 def test_hostile_completions_score_zero(addition, countdown, hostile_text):
     for text in (hostile_text, f"<answer>{hostile_text}</answer>", f"\\boxed{{{hostile_text}}}"):
         if hostile_text not in READ_IN_CHAT:

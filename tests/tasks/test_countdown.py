@@ -8,6 +8,7 @@ import pytest
 
 from mlx_grpo_kit.tasks import Countdown
 from mlx_grpo_kit.tasks.countdown import shortest_solutions
+from tests.tasks.hostile import every_hostile_text
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +61,7 @@ def test_division_is_exact(task):
     assert task.is_correct(task.problem(3, (9, 3, 1), ""), "1/(3/9)")
 
 
+@every_hostile_text
 def test_hostile_completions_score_zero(task, hostile_text):
     problem = task.problem(24, (5, 3, 9), "3*5+9")
     assert scores(task, problem, hostile_text) == {"correct": 0.0, "uses_numbers": 0.0}

@@ -7,6 +7,7 @@ import pytest
 
 from mlx_grpo_kit.tasks.formats import DIGITS, MAX_CHARACTERS, THINK_ANSWER, format_reward, tagged, tags_reward
 from mlx_grpo_kit.tasks.signatures import takes_names
+from tests.tasks.hostile import every_hostile_text
 
 GOOD = [
     "<think>1 + 2</think><answer>3</answer>",
@@ -58,6 +59,7 @@ def test_digits_and_then_the_end():
         assert scores(digits, [text]) == [0.0], text
 
 
+@every_hostile_text
 def test_no_hostile_text_has_a_form(hostile_text):
     functions = (format_reward(THINK_ANSWER), tags_reward(), format_reward(THINK_ANSWER, strict=False))
     assert [scores(function, [hostile_text]) for function in functions] == [[0.0]] * 3

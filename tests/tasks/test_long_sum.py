@@ -5,6 +5,7 @@ import pytest
 
 from mlx_grpo_kit.tasks import LongSum, get_task, validate_task
 from mlx_grpo_kit.tasks.long_sum import FEWEST, LARGEST, MAX_CHARACTERS, MOST, Working, read_working
+from tests.tasks.hostile import every_hostile_text
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +75,7 @@ def test_wrong_answers(task, completion):
     assert task.reward_funcs[0]([problem], [completion]) == [0.0]
 
 
+@every_hostile_text
 def test_hostile_completions_score_zero(task, hostile_text):
     problem = task.problem((12, 20, 14))
     for text in (hostile_text, f"12+20=22;{hostile_text}", f"{hostile_text};46", f"{hostile_text}=22;46"):

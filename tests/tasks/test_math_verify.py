@@ -6,6 +6,7 @@ import pytest
 
 from mlx_grpo_kit.tasks import Problem, RowsTask, TaskError
 from mlx_grpo_kit.tasks import math_verify as judge
+from tests.tasks.hostile import every_hostile_text
 
 HALF = Problem("?", r"\frac{1}{2}")
 
@@ -44,6 +45,7 @@ def test_in_a_thread_and_in_a_task():
     assert found == [1.0, 0.0]
 
 
+@every_hostile_text
 def test_hostile_completions_score_zero(hostile_text):
     assert not judge.is_math_equal(Problem("?", "1234"), hostile_text)
 

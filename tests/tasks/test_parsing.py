@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from mlx_grpo_kit.tasks import ExpressionError, ascii_int, parse_expression
 from mlx_grpo_kit.tasks.parsing import MAX_CHARACTERS, MAX_DIGITS
+from tests.tasks.hostile import every_hostile_text
 
 
+@every_hostile_text
 def test_hostile_text_is_neither_number_nor_expression_and_refused_at_once(hostile_text):
     start = time.perf_counter()
     assert ascii_int(hostile_text) is None

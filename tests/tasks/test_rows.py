@@ -13,6 +13,7 @@ from mlx_grpo_kit.grpo.rewards import compute_rewards
 from mlx_grpo_kit.tasks import Addition, Countdown, RowsTask, TaskError, get_task
 from mlx_grpo_kit.tasks.calls import held_out_problems
 from mlx_grpo_kit.tasks.catalogue import validate_task
+from tests.tasks.hostile import every_hostile_text
 
 
 def row(a, b):
@@ -453,6 +454,7 @@ def test_files_that_are_none(tmp_path):
         RowsTask.from_file(tmp_path / "binary.jsonl")
 
 
+@every_hostile_text
 def test_hostile_completions_score_zero(task, hostile_text):
     words = RowsTask([{"question": q, "answer": a} for q, a in (("Sky?", "Blue"), ("Grass?", "green"))])
     for each in (task, words):

@@ -18,6 +18,7 @@ from mlx_grpo_kit.tensor.graph import AccumulateGrad, BackwardFunction, Constant
 from mlx_grpo_kit.tensor.memory import arrays_in
 from mlx_grpo_kit.viz import draw_graph
 from mlx_grpo_kit.viz.graphs.nodes import read_graph
+from tests.every import every
 
 
 class Square(T.Function):
@@ -469,8 +470,8 @@ PATTERNS = [
 ]
 
 
-@pytest.mark.parametrize(("a_shape", "b_shape"), PATTERNS + [pattern[::-1] for pattern in PATTERNS])
-@pytest.mark.parametrize("operation", [lambda a, b: a + b, lambda a, b: a - b, lambda a, b: a * b, lambda a, b: a / b])
+@every(("a_shape", "b_shape"), PATTERNS + [pattern[::-1] for pattern in PATTERNS])
+@every("operation", [lambda a, b: a + b, lambda a, b: a - b, lambda a, b: a * b, lambda a, b: a / b])
 def test_broadcasting_is_undone(operation, a_shape, b_shape):
     rng = np.random.default_rng(0)
     arrays = [rng.uniform(0.5, 2, a_shape), rng.uniform(0.5, 2, b_shape)]
@@ -578,7 +579,7 @@ class Pick(T.Function):
         return out
 
 
-@pytest.mark.parametrize(
+@every(
     ("operation", "borrowed"),
     [
         (lambda x, c: x * c, [2.0, 3.0, 4.0]),
@@ -598,7 +599,7 @@ class Pick(T.Function):
         (lambda x, low: T.clip(x, low), [0.5, 5.0, 0.5]),
     ],
 )
-@pytest.mark.parametrize("kind", [np.array, list])
+@every("kind", [np.array, list])
 def test_the_callers_array_may_change_before_backward(operation, borrowed, kind):
     """A training loop may fill the same buffer again and again."""
     expected = leaf(1.0, -2.0, 3.0)
@@ -880,7 +881,7 @@ MISUSE = {
 }
 
 
-@pytest.mark.parametrize("name", MISUSE)
+@every("name", MISUSE)
 def test_misuse_raises_an_error_that_says_what_to_do(name):
     program, kind, message = MISUSE[name]
     with pytest.raises(kind, match=f"(?s){message}"):

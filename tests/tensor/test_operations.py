@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import mlx_grpo_kit.tensor as T
+from tests.every import every
 
 INF, NAN = math.inf, math.nan
 
@@ -82,36 +83,36 @@ EDGES = [0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, 3.0, 20.0, -20.0, 1000.0, -1
 STARTS = [1.0, 0.0, INF, NAN]  # gradients of the result
 
 
-@pytest.mark.parametrize("name", ONE)
+@every("name", ONE)
 def test_one_argument(name):
     x = numbers(3, 4)
     compare(*ONE[name], np.abs(x) if name in ("log", "log2", "log10", "sqrt", "root") else x)
 
 
-@pytest.mark.parametrize("start", STARTS)
-@pytest.mark.parametrize("name", ONE)
+@every("start", STARTS)
+@every("name", ONE)
 def test_one_argument_at_the_edges(name, start):
     for x in EDGES:  # one at a time, because some of torch's vectorized loops give other results at infinity
         compare(*ONE[name], np.array([x]), start=start)
 
 
-@pytest.mark.parametrize("name", TWO)
+@every("name", TWO)
 def test_two_arguments(name):
     a = numbers(3, 4, low=0.1)
     compare(*TWO[name], a, numbers(4, seed=1))
     compare(*TWO[name], a, numbers(2, 1, 4, seed=1))
 
 
-@pytest.mark.parametrize("start", STARTS)
-@pytest.mark.parametrize("name", TWO)
+@every("start", STARTS)
+@every("name", TWO)
 def test_two_arguments_at_the_edges(name, start):
     edges = [0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 3.0, 0.5, -0.5, INF, -INF, NAN]
     pairs = np.array(list(itertools.product(edges, edges)))
     compare(*TWO[name], pairs[:, 0], pairs[:, 1], start=start)
 
 
-@pytest.mark.parametrize("exponent", [*EDGES[:9], -0.5, INF, -INF, NAN])
-@pytest.mark.parametrize("start", STARTS)
+@every("exponent", [*EDGES[:9], -0.5, INF, -INF, NAN])
+@every("start", STARTS)
 def test_a_number_as_exponent_at_the_edges(exponent, start):
     for x in EDGES:
         compare(lambda x: x**exponent, lambda x: x**exponent, np.array([x]), start=start)
@@ -129,7 +130,7 @@ def test_an_infinite_gradient_stops_where_torch_stops_it():
     )
 
 
-@pytest.mark.parametrize(
+@every(
     ("operation", "inputs", "value", "gradients"),
     [
         (T.div, (0.0, 0.0), NAN, (INF, NAN)),
@@ -220,9 +221,9 @@ REDUCTIONS = {
 }
 
 
-@pytest.mark.parametrize("keepdims", [False, True])
-@pytest.mark.parametrize("axis", [0, 1, -1, (0, 2), (-1, 0), (0, 1, 2), None])
-@pytest.mark.parametrize("name", REDUCTIONS)
+@every("keepdims", [False, True])
+@every("axis", [0, 1, -1, (0, 2), (-1, 0), (0, 1, 2), None])
+@every("name", REDUCTIONS)
 def test_reductions(name, axis, keepdims):
     x = np.round(numbers(3, 4, 5), 1)  # rounded, so that there are ties
     ours, theirs = REDUCTIONS[name]
@@ -567,7 +568,7 @@ ALL = (
 )
 
 
-@pytest.mark.parametrize(
+@every(
     "x",
     [
         numbers(6),
@@ -581,7 +582,7 @@ ALL = (
     ],
     ids=["small", "large", "largest", "many ones", "many threes", "many large", "two", "none"],
 )
-@pytest.mark.parametrize("name", ALL)
+@every("name", ALL)
 def test_float16_is_computed_in_a_wider_dtype_and_rounded(name, x):
     """The truth is torch's float64, because torch's own float16 overflows in log_softmax."""
     ours, theirs = ALL[name]
@@ -603,8 +604,8 @@ def test_float16_is_computed_in_a_wider_dtype_and_rounded(name, x):
     np.testing.assert_allclose(tensor.grad.astype(float), gradient.astype(float), rtol=4e-3, atol=2e-3)
 
 
-@pytest.mark.parametrize("dtype", [bool, np.uint8, np.int8, np.uint16, np.int16, np.uint32, np.int32, np.int64])
-@pytest.mark.parametrize("name", ALL)
+@every("dtype", [bool, np.uint8, np.int8, np.uint16, np.int16, np.uint32, np.int32, np.int64])
+@every("name", ALL)
 def test_whole_numbers_are_torchs_or_those_of_float64_or_an_error(name, dtype):
     x = np.array([1, 100, 7, 90, 3, 5] if np.dtype(dtype).kind != "i" else [1, -100, 7, 90, 3, 5]).astype(dtype)
     if dtype == np.uint8:
@@ -628,9 +629,9 @@ def test_whole_numbers_are_torchs_or_those_of_float64_or_an_error(name, dtype):
         assert result.astype(expected.dtype).tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-@pytest.mark.parametrize("whole", [bool, np.uint8, np.int64])
-@pytest.mark.parametrize("name", [*TWO, "matmul", "concatenate"])
+@every("dtype", [np.float16, np.float32, np.float64])
+@every("whole", [bool, np.uint8, np.int64])
+@every("name", [*TWO, "matmul", "concatenate"])
 def test_whole_numbers_beside_floats_take_the_dtype_of_the_floats(name, whole, dtype):
     ours, theirs = (
         TWO.get(name)
@@ -757,7 +758,7 @@ def ones(*shape):
     return T.Tensor(np.ones(shape))
 
 
-@pytest.mark.parametrize(
+@every(
     ("broken", "kind", "message"),
     [
         (

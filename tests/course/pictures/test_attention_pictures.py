@@ -19,6 +19,7 @@ from mlx_grpo_kit.course.chapters.chapter_11.pictures.masks import HIDDEN as MAS
 from mlx_grpo_kit.course.chapters.chapter_11.pictures.masks import SEEN, draw_masks
 from mlx_grpo_kit.course.chapters.chapter_11.pictures.one_query import SIDE, draw_one_query
 from mlx_grpo_kit.viz.style import POSITIVE
+from tests.every import every
 
 WEIGHTS = np.array([[1.0, 0, 0], [0.25, 0.75, 0], [0.004, 0.5, 0.496]])
 KEYS, VALUES, NAMES = [[1, 0], [0, 1], [1, 0]], [[7, 0], [0, 1], [5, 0]], ["7", "+", "5"]
@@ -89,7 +90,7 @@ def test_one_query_by_hand():
     assert "The values mix to (0.00, 1.00)." in sharp
 
 
-@pytest.mark.parametrize("query", [*itertools.product((-3, -1.5, 0, 1.5, 3), repeat=2)])
+@every("query", [*itertools.product((-3, -1.5, 0, 1.5, 3), repeat=2)])
 def test_the_querys_name_stays_within_its_plane(query):
     chart, words = draw_one_query(query, KEYS, VALUES, NAMES)
     x, y, anchor = re.search(

@@ -21,6 +21,7 @@ from mlx_grpo_kit.course.chapters.chapter_04.pictures.shapes import (
     summed_axes,
 )
 from mlx_grpo_kit.viz import Panel
+from tests.every import every
 
 SVG = "{http://www.w3.org/2000/svg}"
 SHAPES = [(), (1,), (4,), (3, 1), (3, 4), (2, 1, 4), (2, 3, 1), (5, 1, 1), (1, 4), (0,), (2, 0), (4, 3)]
@@ -54,7 +55,7 @@ def id_of(pair):
     return " and ".join(map(str, pair))
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids=id_of)
+@every("pair", PAIRS, ids=id_of)
 def test_shapes_fit_where_torch_says_so_and_the_message_is_torchs(pair):
     a, b = pair
     try:
@@ -89,7 +90,7 @@ def test_a_remedy_is_named_if_there_is_one():
     assert "would fit" not in draw_broadcast((2, 3), (4, 5)).alt
 
 
-@pytest.mark.parametrize("pair", FITTING, ids=id_of)
+@every("pair", FITTING, ids=id_of)
 def test_sources_and_summed_axes_agree_with_numpy(pair):
     result = np.broadcast_shapes(*pair)
     for shape in pair:
@@ -208,7 +209,7 @@ def test_shapes_too_large_to_draw_are_described(a, b, words):
         assert 'class="grid"' not in picture.svg
 
 
-@pytest.mark.parametrize(
+@every(
     ("text", "shape"),
     [
         ("(3, 4)", (3, 4)),
@@ -227,7 +228,7 @@ def test_shapes_as_people_type_them(text, shape):
     assert parse_shape(text) == shape
 
 
-@pytest.mark.parametrize(
+@every(
     ("text", "words"),
     [
         ("", "a is empty. Type a shape, such as (4, 1)"),
@@ -302,7 +303,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("shape", "axis", "keepdims"), CASES, ids=str)
+@every(("shape", "axis", "keepdims"), CASES, ids=str)
 def test_the_sums_equal_numpys(shape, axis, keepdims):
     x = np.random.default_rng(0).integers(1, 50, size=shape).astype(float)
     picture = draw_sum(x, axis, keepdims)
@@ -312,7 +313,7 @@ def test_the_sums_equal_numpys(shape, axis, keepdims):
     assert f"{shape} becomes {expected.shape}" in picture.alt
 
 
-@pytest.mark.parametrize(("shape", "axis", "keepdims"), CASES, ids=str)
+@every(("shape", "axis", "keepdims"), CASES, ids=str)
 def test_the_ring_and_the_tones_show_what_is_added_up(shape, axis, keepdims):
     picture = draw_sum(shape, axis, keepdims)
     ringed = [float(text) for text, _, ring, _ in cells(picture, "x") if ring]

@@ -20,6 +20,7 @@ from mlx_grpo_kit.viz import draw_graph
 from mlx_grpo_kit.viz.graphs.graph import arrange
 from mlx_grpo_kit.viz.graphs.layout import _layers, lay_out
 from mlx_grpo_kit.viz.graphs.nodes import collapse, read_graph
+from tests.every import every
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -138,7 +139,7 @@ def assert_in_order_and_apart(parents, sizes, layout, gap):
         assert -1e-6 <= y - height / 2 < y + height / 2 <= layout.height + 1e-6
 
 
-@pytest.mark.parametrize("seed", range(20))
+@every("seed", range(20))
 def test_boxes_do_not_overlap_and_come_after_their_parents(seed):
     rng = random.Random(seed)
     parents = random_parents(seed)

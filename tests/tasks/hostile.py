@@ -1,8 +1,7 @@
 """Texts that no task may take for an answer."""
 
-import pytest
-
 from mlx_grpo_kit.tasks.parsing import MAX_DEPTH, MAX_DIGITS
+from tests.every import every
 
 # Texts a policy might write to crash, stall or cheat its judge. None of them is an integer or an expression.
 HOSTILE = {
@@ -51,7 +50,4 @@ HOSTILE = {
     "megabyte of spaces": " " * 1_000_000,
 }
 
-
-@pytest.fixture(params=HOSTILE.values(), ids=HOSTILE.keys())
-def hostile_text(request) -> str:
-    return request.param
+every_hostile_text = every("hostile_text", HOSTILE.values(), ids=HOSTILE)
