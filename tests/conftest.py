@@ -100,6 +100,19 @@ def make_qwen3(tmp_path_factory):
     return make
 
 
+@pytest.fixture(scope="session")
+def smollm2():
+    """The folder of SmolLM2, a real model, which `make test` gets; its path is a model's name in any command too."""
+    from mlx_grpo_kit.cli.get import is_whole
+    from mlx_grpo_kit.grpo.recipe import place_of
+
+    folder = place_of("smollm2")
+    if not is_whole(folder):
+        give_up = pytest.fail if os.environ.get("CI") else pytest.skip
+        give_up(f"{folder} is not there or damaged: python -m mlx_grpo_kit get smollm2")
+    return folder
+
+
 @pytest.fixture(scope="module")
 def reference(both):
     """The transformers' half of a file's `both`, which `make_qwen3` made."""

@@ -211,7 +211,7 @@ class TestMake:
 
     def test_help_is_the_default_and_lists_every_command(self):
         shown = make(cwd=ROOT).stdout
-        for command in ("lab", "train", "test", "unit", "bench", "lint", "notebooks", "docs", "help"):
+        for command in ("lab", "train", "real", "test", "unit", "bench", "lint", "notebooks", "docs", "help"):
             assert re.search(rf"^ *make {command} ", shown, re.MULTILINE), shown
 
     def test_no_python_that_fits_is_one_clear_error(self, checkout):

