@@ -21,8 +21,8 @@ MODEL = (
     "smollm2, after `get smollm2`"
 )
 TASK = (
-    "addition (default), countdown, calculator, guess, long-sum, larger, or file.py:Class (module:Class) for your own "
-    "task"
+    "addition (default), countdown, calculator, guess, long-sum, larger, gym:NAME for a task of reasoning-gym, or "
+    "file.py:Class (module:Class) for your own; with arguments: gym:gcd,max_value=9"
 )
 
 

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from mlx_grpo_kit.cli import values
 from mlx_grpo_kit.files import read_json
 from mlx_grpo_kit.files.manifest import sha256_of
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer, estimate_memory
@@ -248,7 +249,8 @@ def named_task(options: argparse.Namespace) -> tuple[str | None, dict[str, Any] 
     """
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    name, args = options.task, dict(options.task_args or [])
+    name, args = values.task(options.task) if options.task else (None, {})
+    args |= dict(options.task_args or [])
     if options.data:
         if name in TASKS:
             raise ValueError(

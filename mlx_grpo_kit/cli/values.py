@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 from typing import Any
 
 
@@ -95,6 +96,17 @@ def named_value(text: str) -> tuple[str, Any]:
         return name, json.loads(value)
     except ValueError:
         return name, value
+
+
+def task(text: str) -> tuple[str, dict[str, Any]]:
+    """A task's name and its arguments: gym:gcd,max_value=9."""
+    found, *settings = re.split(r",(?=[^\W\d]\w*=)", name(text))
+    return name(found), dict(map(named_value, settings))
+
+
+def tasks(text: str) -> list[tuple[str, dict[str, Any]]]:
+    """Several tasks, separated by commas: addition,max_operand=9,gym:gcd."""
+    return [task(each) for each in re.split(r",(?![^\W\d]\w*=)", text)]
 
 
 def json_object(text: str) -> dict[str, Any]:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from mlx_grpo_kit.tasks.catalogue import get_task, validate_task
     from mlx_grpo_kit.tasks.countdown import Countdown
     from mlx_grpo_kit.tasks.guess import GuessTheNumber
+    from mlx_grpo_kit.tasks.gym import GymTask
     from mlx_grpo_kit.tasks.json_schema import ToolError, get_json_schema
     from mlx_grpo_kit.tasks.larger import Larger
     from mlx_grpo_kit.tasks.long_sum import LongSum

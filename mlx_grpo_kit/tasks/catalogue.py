@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from inspect import signature
@@ -27,22 +28,25 @@ def get_task(name: str, **args: Any) -> Task:
     """The task called `name`.
 
     Args:
-        name: a key of `TASKS`; "rows" for the rows of a file, `get_task("rows", path="problems.jsonl")`; or your own
-            task as `module:Class` or `path/to/file.py:Class`, which is imported and called.
+        name: a key of `TASKS`; "rows" for the rows of a file, `get_task("rows", path="problems.jsonl")`; "gym:NAME" for
+            a generator of reasoning-gym; or your own task as `module:Class` or `path/to/file.py:Class`, which is
+            imported and called.
         args: arguments of the task; the others keep their defaults.
 
     Raises:
         ValueError: there is no such task, its file fails, or it does not take `args`.
         TypeError: the object that `module:Class` makes lacks a part of the protocol.
     """
-    _, colon, class_name = name.rpartition(":")
+    module, colon, class_name = name.rpartition(":")
     if not colon and name != "rows" and name not in TASKS:
         raise ValueError(
-            f"Unknown task '{name}'. The kit has {', '.join(sorted(TASKS))}; name your own task module:Class or "
-            "file.py:Class, and pass the rows of a file with --data."
+            f"Unknown task '{name}'. The kit has {', '.join(sorted(TASKS))}; name a task of reasoning-gym gym:NAME and "
+            "your own module:Class or file.py:Class, and pass the rows of a file with --data."
         )
     if name == "rows":
         factory = import_module("mlx_grpo_kit.tasks.rows").RowsTask.from_file
+    elif module == "gym":
+        factory = partial(import_module("mlx_grpo_kit.tasks.gym").GymTask, class_name)
     else:
         factory = _import(name, *TASKS.get(name, name).rsplit(":", 1))
     try:

@@ -56,11 +56,11 @@ def take_held_out(task_name: str, problems: Sequence[P], n: int) -> Sequence[P]:
     if not 0 <= n <= len(problems):
         raise TaskError(
             f"held_out({n}) asks for {n} problems, but '{task_name}' has only {len(problems)} held-out problems: ask "
-            f"for 0 to {len(problems)}, or make the task larger (a tenth of its problems is held out)."
+            f"for 0 to {len(problems)}, or make the task larger (a part of its problems is held out)."
         )
     return problems[:n]
 
 
-def is_held_out(key: str) -> bool:
-    """True for a tenth of all keys, by their hash. Use it if there are too many problems to list."""
-    return int.from_bytes(blake2b(key.encode(), digest_size=4).digest()) < HELD_OUT_FRACTION * 2**32
+def is_held_out(key: str, fraction: float = HELD_OUT_FRACTION) -> bool:
+    """True for that fraction of all keys, by their hash. Use it if there are too many problems to list."""
+    return int.from_bytes(blake2b(key.encode(), digest_size=4).digest()) < fraction * 2**32

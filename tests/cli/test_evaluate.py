@@ -5,7 +5,7 @@ import json
 import pytest
 
 from mlx_grpo_kit.assets import TINY
-from mlx_grpo_kit.cli import main
+from mlx_grpo_kit.cli import main, values
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer
 from mlx_grpo_kit.tasks import Addition, RowsTask
@@ -66,9 +66,35 @@ def test_a_file_is_asked_as_chats(capsys, rows):
     assert "sums-chat: 60 problems, one completion each" in numbers(capsys, *settings)
 
 
+def test_a_task_with_its_arguments_in_its_name(capsys, tmp_path):
+    pytest.importorskip("reasoning_gym")
+    found = tmp_path / "found.json"
+    options = ["--model", "tiny-chat", "--num-problems", 4, "--max-completion-length", 4, "--output", found]
+    out = numbers(capsys, *options, "--task", "gym:gcd,max_value=9,min_numbers=2", "--task-args", "max_numbers=3")
+    assert out.startswith("tiny-chat on gym-gcd-chat: 4 problems")
+    content = json.loads(found.read_text())
+    assert content["task"] == "gym:gcd"
+    assert content["task_args"] == {"max_value": 9, "min_numbers": 2, "max_numbers": 3}
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("addition", [("addition", {})]),
+        ("addition,max_operand=9,gym:gcd", [("addition", {"max_operand": 9}), ("gym:gcd", {})]),
+        ("a,b=c,d=[1],e,f=g=h", [("a", {"b": "c", "d": [1]}), ("e", {"f": "g=h"})]),
+        ("a=b/c.py:D,e=1", [("a=b/c.py:D", {"e": 1})]),
+    ],
+)
+def test_tasks_are_separated_by_commas_and_so_are_their_arguments(text, found):
+    assert values.tasks(text) == found
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        (["--task", "gym:gdc"], "Did you mean gcd"),
+        (["--task", "gym:gcd,max=1"], "gym:gcd has no setting 'max'"),
         (["--temperature", "0", "--num-samples", "3"], "only one completion per problem"),
         (["--model", "nope"], "There is no folder nope"),
         (["--output", "/nowhere/found.json"], "there is no folder /nowhere"),

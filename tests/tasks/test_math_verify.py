@@ -13,7 +13,6 @@ HALF = Problem("?", r"\frac{1}{2}")
 
 def test_an_error_says_that_it_is_not_installed(monkeypatch):
     monkeypatch.setattr(judge, "find_spec", lambda name: None)
-    monkeypatch.setattr(judge, "_judge", judge._Judge())
     with pytest.raises(TaskError, match="math-verify is not installed"):
         judge.math_verified([HALF], ["0.5"])
 
