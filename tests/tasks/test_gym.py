@@ -8,6 +8,7 @@ import pytest
 from mlx_grpo_kit.tasks import GymTask, TaskError, get_task, gym
 from mlx_grpo_kit.tasks.gym_process import _eval
 from mlx_grpo_kit.tasks.judge import Judge
+from tests.tasks.hostile import every_hostile_text
 
 reasoning_gym = pytest.importorskip("reasoning_gym")
 
@@ -121,6 +122,7 @@ def test_the_missing_package_is_an_error_that_installs_it(monkeypatch):
         get_task("gym:gcd")
 
 
+@every_hostile_text
 def test_hostile_answers_are_wrong(hostile_text):
     task = GymTask("gcd")
     assert not task.is_correct(task.held_out(1)[0], hostile_text)
