@@ -1,19 +1,23 @@
 """GRPOTrainer with gradients of torch or JAX: the run that MLX's make, and everything that holds for a run.
 
-That the numbers are right is compared with transformers, TRL and torch's AdamW in tests/grpo/test_trainer.py.
+For every family and every learner three steps are those of TRL's trainer; the parts of a step are compared with
+transformers, TRL and torch's AdamW in tests/grpo/test_trainer.py.
 """
 
 import builtins
 import itertools
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer, TrainingDivergedError, learners
 from mlx_grpo_kit.grpo.learners import MLXByLayer, torch_qwen3
-from mlx_grpo_kit.qwen3 import Qwen3Config, init_params
+from mlx_grpo_kit.qwen3 import Qwen3Config, init_params, save_pretrained
+from mlx_grpo_kit.qwen3.config import Llama3Scaling
 from mlx_grpo_kit.qwen3.tokenizer import load_tokenizer, save_character_tokenizer
+from mlx_grpo_kit.qwen3.weight_files import hugging_face_name
 from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import Problem
 
@@ -32,6 +36,20 @@ RUNS = {
 }  # fmt: skip
 
 HARDEST = "micro-batches, several updates, KL"
+
+FAMILIES = {
+    "qwen3": CONFIG,
+    # Where a pair of numbers hardly rotates, softmax cancels the bias of keys, and its gradient is rounding.
+    "qwen2": replace(CONFIG, model_type="qwen2", tie_word_embeddings=True, rope_theta=100.0),
+    "llama": replace(CONFIG, model_type="llama", rope_scaling=Llama3Scaling(4.0, 1.0, 4.0, 8)),
+}
+LEARNERS = {
+    "mlx": {},
+    "mlx, layer by layer": dict(gradient_checkpointing=True),
+    "mlx, adapters, layer by layer": dict(lora_r=4, lora_alpha=8.0, gradient_checkpointing=True),
+    "torch": dict(backend="torch"),
+    "jax": dict(backend="jax"),
+}
 
 
 class Sevens:
@@ -61,10 +79,12 @@ def make(tmp_path_factory):
     save_character_tokenizer(folder)
     tokenizer = load_tokenizer(folder)
 
-    def trainer(backend, dtype=mx.float32, **settings):
-        params = {name: value.astype(dtype) for name, value in init_params(CONFIG, seed=1, scale=0.3).items()}
+    def trainer(backend="mlx", dtype=mx.float32, config=CONFIG, **settings):
+        params = {name: value.astype(dtype) for name, value in init_params(config, seed=1, scale=0.3).items()}
+        for name in [name for name in params if name.endswith(".bias")]:  # else they are 0
+            params[name] = mx.random.normal(params[name].shape, scale=0.3, key=mx.random.key(len(name)))
         settings = dict(num_generations=4, per_device_train_batch_size=8, learning_rate=1e-3) | settings
-        return GRPOTrainer(CONFIG, params, tokenizer, Sevens(), GRPOConfig(backend=backend, **settings))
+        return GRPOTrainer(config, params, tokenizer, Sevens(), GRPOConfig(backend=backend, **settings))
 
     return trainer
 
@@ -124,6 +144,102 @@ def test_ten_steps_follow_mlx(make, backend, name):
         assert abs(one - other).mean() <= 0.02 * abs(other - start).mean(), ours.step
         moved += abs(other - start).mean()
     assert moved > 1e-3
+
+
+def torch_name(name):
+    """What transformers calls a parameter, and PEFT an adapter."""
+    stem, _, kind = name.rpartition(".")
+    if not kind.startswith("lora"):
+        return hugging_face_name(name)
+    return f"base_model.model.{hugging_face_name(stem)}.lora_{kind[-1].upper()}.default.weight"
+
+
+def scattered(completions):
+    """Rewards that differ in every group."""
+    return [sum(map(ord, completion)) % 7 / 7 for completion in completions]
+
+
+def trls_trainer(model, folder, steps, args):
+    """TRL's trainer of a model in torch, whose completions are those of recorded steps."""
+    from datasets import Dataset
+    from transformers import PreTrainedTokenizerFast  # for a Qwen2, AutoTokenizer splits texts in its own way
+    from trl import GRPOConfig as Config
+    from trl import GRPOTrainer as Trainer
+
+    of_steps, tokenizer = iter(steps), PreTrainedTokenizerFast.from_pretrained(folder)
+
+    def recorded(prompts, trainer):
+        completions = next(of_steps).completions
+        assert prompts == [completion.prompt for completion in completions]
+        return {
+            "prompt_ids": tokenizer(prompts)["input_ids"],
+            "completion_ids": [completion.completion_ids for completion in completions],
+            "logprobs": None,
+        }
+
+    names = ("num_generations", "per_device_train_batch_size", "gradient_accumulation_steps", "num_iterations", "beta",
+             "learning_rate", "weight_decay", "temperature")  # fmt: skip
+    prompts = [completion.prompt for step in steps for completion in step.completions[:: args.num_generations]]
+    return Trainer(
+        model,
+        reward_funcs=lambda completions, **_: scattered(completions),
+        processing_class=tokenizer,
+        train_dataset=Dataset.from_dict({"prompt": prompts}),
+        rollout_func=recorded,
+        args=Config(
+            output_dir=str(folder / "trl"), max_steps=len(steps) * args.num_iterations, shuffle_dataset=False,
+            max_completion_length=Sevens.max_completion_length, lr_scheduler_type="constant", top_k=0,
+            loss_type="dapo", use_bias_correction_kl=False, disable_dropout=True, use_cpu=True, bf16=False,
+            gradient_checkpointing=False, report_to="none", save_strategy="no", logging_steps=1, disable_tqdm=True,
+            **{name: getattr(args, name) for name in names},
+        ),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_three_steps_are_those_of_trls_trainer(make, request, tmp_path, family, learner):
+    """TRL's whole trainer, of the same first weights and completions: losses, gradients' lengths, final weights."""
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    if learner == "jax":
+        request.getfixturevalue("jax")
+    how = dict(gradient_accumulation_steps=2, num_iterations=2, beta=0.1, temperature=1.3, weight_decay=0.1)
+    trainer = make(config=FAMILIES[family], **LEARNERS[learner], **how)
+    trainer.change(reward_funcs=[lambda problems, completions: scattered(completions)])
+    save_pretrained(tmp_path, trainer.config, trainer.policy.frozen or trainer.params)
+    save_character_tokenizer(tmp_path)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path)
+    model.get_input_embeddings().padding_idx = None  # a policy may sample the padding token
+    if trainer.policy.frozen:
+        trainer.save_pretrained(tmp_path / "adapters")
+        model = PeftModel.from_pretrained(model, tmp_path / "adapters" / "peft", is_trainable=True)
+    start = {name: np.array(value) for name, value in trainer.policy.trained.items()}
+    steps = list(trainer.train(3))
+    theirs = trls_trainer(model, tmp_path, steps, trainer.args)
+    theirs.train()
+
+    logs = [log for log in theirs.state.log_history if "grad_norm" in log]
+    assert len(logs) == 6
+    for step, *updates in zip(steps, logs[::2], logs[1::2], strict=True):
+        for name in ("loss", "grad_norm", "reward", "reward_std"):
+            expected = np.mean([update[name] for update in updates if name in update])
+            assert step.metrics[name] == pytest.approx(expected, rel=1e-4, abs=2e-6), (step.step, name)
+    weights = {name: value.detach().numpy() for name, value in model.named_parameters() if value.requires_grad}
+    moved, apart = [], []
+    for name, value in trainer.policy.trained.items():
+        expected = weights.pop(torch_name(name))
+        moved.append(abs(np.array(value) - start[name]).ravel())
+        apart.append(abs(np.array(value) - (expected.T if trainer.policy.frozen else expected)).ravel())
+        if name.endswith((".bias", "norm.weight")):  # decay would move it by 6e-4 times its size
+            assert apart[-1].mean() < 5e-6, name
+    assert not weights or (trainer.config.tie_word_embeddings and [*weights] == ["lm_head.weight"])
+    moved, apart = np.concatenate(moved), np.concatenate(apart)
+    # AdamW divides a gradient by its own size: where that is all rounding a weight may go another way.
+    assert moved.mean() > 1e-3
+    assert np.mean(apart < 1e-5) > 0.9995
+    assert apart.mean() < 1e-3 * moved.mean()
 
 
 def test_rows_of_padding_count_in_no_metric(make, backend):
