@@ -83,7 +83,7 @@ class FigurePlane:
 
     def legend(self, corner: str, *, size: float) -> None:
         """Draw a legend with the labels so far in a corner."""
-        frame = {"framealpha": 0.82, "edgecolor": "none", "labelcolor": INK}
+        frame = {"framealpha": 0.82, "edgecolor": "none", "labelcolor": INK, "borderpad": 0.2, "borderaxespad": 0.2}
         self.axis.legend(loc=corner, fontsize=size * POINT, handlelength=2.6, **frame)
 
 

@@ -173,15 +173,17 @@ def _limits(panel: CurvePanel, height: float) -> tuple[tuple[float, float], bool
     """Return the limits of the y axis, and True if it is logarithmic, which needs a positive value."""
     values = [value for line in panel.lines for value in (*line.seen, *line.heights) if math.isfinite(value)]
     positive = [value for value in values if value > 0]
+    share = min((16 * panel.names + 8) / height, 0.33) if panel.names else 0.0
+    legend = share / (1 - share)  # its height above the lines, as a share of theirs
     if panel.log and positive:
         lowest, highest = math.floor(math.log10(min(positive))), math.ceil(math.log10(max(positive)))
-        return (10.0**lowest, 10.0 ** (max(highest, lowest + 1) + (panel.names > 1))), True
+        highest = max(highest, lowest + 1)
+        return (10.0**lowest, 10.0 ** min(highest + math.ceil(legend * (highest - lowest)), 308)), True
     if panel.limits or not values:
         return panel.limits or (0.0, 1.0), False
     low, high = min(values), max(values)
     margin = 0.05 * (high - low) or 0.05 * abs(high) or 0.05
-    legend = min((16 * panel.names + 8) / height, 0.33) if panel.names else 0.0  # its share, above the lines
-    return (low - margin, high + margin + (high - low + 2 * margin) * legend / (1 - legend)), False
+    return (low - margin, high + margin + legend * (high - low + 2 * margin)), False
 
 
 def curve_panel(

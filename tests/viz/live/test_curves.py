@@ -167,6 +167,15 @@ def test_lines_of_one_panel_differ_in_colour_style_and_marker():
     assert [text.get_text().split()[0] for text in figure.axes[0].get_legend().get_texts()] == names
 
 
+@pytest.mark.parametrize("log", [(), ["two"]])
+def test_the_legend_is_above_the_lines(log):
+    history = {"a": [1e-9, 1.0], "b": [1.0, 1e-6]}
+    figure = draw_curves([1, 2], history, {"two": ["a", "b"], "one": ["a"]}, log=log)
+    figure.draw_without_rendering()
+    axis = figure.axes[0]
+    assert axis.get_legend().get_window_extent().y0 >= axis.transData.transform((1, 1.0))[1]
+
+
 def test_panels_wrap_and_unused_places_stay_empty():
     panels = {name: [name] for name in "abc"}
     figure = draw_curves([1], {name: [1.0] for name in "abc"}, panels)
