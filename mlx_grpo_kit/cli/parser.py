@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from mlx_grpo_kit.cli.settings import add_settings
+from mlx_grpo_kit.cli.setting_options import add_settings
 from mlx_grpo_kit.cli.values import amount, count, name, named_value, names, number, positive, seed, whole_number
 from mlx_grpo_kit.grpo.recipe import MAX_STEPS, SMOLLM2_NAME, TINY_NAME
 from mlx_grpo_kit.runs.record import KEEP

@@ -12,7 +12,7 @@ from mlx_grpo_kit.generation.padding import TokenIds, pad
 from mlx_grpo_kit.grpo.advantages import compute_advantages
 from mlx_grpo_kit.grpo.checks import LARGEST_LOGP, check_group_size, check_rewards, prompt_of_each
 from mlx_grpo_kit.grpo.logps import PaddedBatch, batch_logps, pad_batch
-from mlx_grpo_kit.grpo.loss import Part, grpo_loss_and_metrics, token_mean
+from mlx_grpo_kit.grpo.loss import BatchWeights, grpo_loss_and_metrics, token_mean
 from mlx_grpo_kit.grpo.loss_config import GRPOLossConfig
 from mlx_grpo_kit.qwen3.config import Qwen3Config
 from mlx_grpo_kit.runtime import mx
@@ -85,7 +85,7 @@ def batch_loss(
     ref_logps: mx.array | None = None,
     sampling_logps: mx.array | None = None,
     temperature: float = 1.0,
-    part: Part | None = None,
+    weights: BatchWeights | None = None,
     gradient_checkpointing: bool = False,
     output_gradient: bool = True,
 ) -> tuple[mx.array, mx.array, dict[str, mx.array]]:
@@ -96,7 +96,7 @@ def batch_loss(
         old_logps: [B, T], or None to use the log-probabilities that are computed here; then every ratio is exactly 1.
         ref_logps: [B, T], those of the reference policy; required if beta > 0.
         sampling_logps: [B, T], as in `grpo_loss_and_metrics`.
-        part: the weights of these completions when they form a micro-batch of a larger batch.
+        weights: those of these completions when they form a micro-batch of a larger batch.
         gradient_checkpointing: keep only each transformer block's input for the backward pass.
         output_gradient: compute the gradient of the output layer's weight too, which takes time.
 
@@ -116,9 +116,9 @@ def batch_loss(
         ref_logps=ref_logps,
         entropies=entropy,
         sampling_logps=sampling_logps,
-        part=part,
+        weights=weights,
     )
-    metrics["entropy"] = token_mean(mx.stop_gradient(entropy), mask, part)
+    metrics["entropy"] = token_mean(mx.stop_gradient(entropy), mask, weights)
     return loss, logps, metrics
 
 

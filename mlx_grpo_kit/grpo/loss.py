@@ -60,8 +60,8 @@ LARGEST_EXPONENT = 80.0
 """e to this power is finite in float32, with room for factors."""
 
 
-class Part(NamedTuple):
-    """The weights of completions that are part of a larger batch: losses and metrics of all its parts add up.
+class BatchWeights(NamedTuple):
+    """The weights that completions of a micro-batch have in the whole batch, so that losses and metrics add up to its.
 
     Attributes:
         token_weight: [B, 1], the share of one token of each completion in the loss (`token_weights`).
@@ -89,7 +89,7 @@ def grpo_loss_and_metrics(
     entropies: Array | None = None,
     sampling_logps: Array | None = None,
     num_items_in_batch: int | Array | None = None,
-    part: Part | None = None,
+    weights: BatchWeights | None = None,
 ) -> tuple[Array, dict[str, Array]]:
     """Return the loss and the metrics that TRL logs about it.
 
@@ -118,7 +118,7 @@ def grpo_loss_and_metrics(
             "reinforce". Then the gradients of the micro-batches add up to that of the batch. None counts the tokens of
             these arrays. The losses of other types are means over their micro-batch: average those (see
             `GRPOLossConfig.micro_batches_add_up`).
-        part: the weights of these completions when they form a micro-batch of a larger batch. Then num_items_in_batch
+        weights: those of these completions when they form a micro-batch of a larger batch. Then num_items_in_batch
             is ignored.
 
     Returns:
@@ -141,17 +141,17 @@ def grpo_loss_and_metrics(
         entropies=entropies,
         sampling_logps=sampling_logps,
         num_items_in_batch=num_items_in_batch,
-        part=part,
+        weights=weights,
     )
     loss = (xp.as_type(tokens.mask, tokens.losses) * tokens.weights * tokens.losses).sum()
     metrics = {}
     for name, values in tokens.events.items():
         mean = completion_mean if name in tokens.of_completions else token_mean
-        metrics[name] = mean(xp.as_type(xp.stop_gradient(values), loss), tokens.mask, part)
+        metrics[name] = mean(xp.as_type(xp.stop_gradient(values), loss), tokens.mask, weights)
     if config.entropy_coef:
         metrics["policy_loss"] = xp.stop_gradient(loss)
         kept = tokens.policy_mask
-        weight = 1 / xp.maximum(xp.as_type(kept, loss).sum(), 1) if part is None else part.entropy_weight
+        weight = 1 / xp.maximum(xp.as_type(kept, loss).sum(), 1) if weights is None else weights.entropy_weight
         loss = loss - config.entropy_coef * (weight * xp.where(kept, xp.as_floats(entropies, logps), 0.0)).sum()
     return loss, metrics
 
@@ -188,7 +188,7 @@ def token_losses(
     entropies: Array | None = None,
     sampling_logps: Array | None = None,
     num_items_in_batch: int | Array | None = None,
-    part: Part | None = None,
+    weights: BatchWeights | None = None,
 ) -> TokenLosses:
     """The terms that `grpo_loss_and_metrics` adds up, token by token, with the same arguments and errors."""
     logps = xp.as_floats(logps, logps)
@@ -237,7 +237,7 @@ def token_losses(
     policy_mask, factors = mask, []  # of the objective, number by number
     if config.top_entropy_quantile < 1:
         quantile = config.top_entropy_quantile
-        policy_mask = high_entropy_mask(entropies, mask, quantile) if part is None else part.policy_mask
+        policy_mask = high_entropy_mask(entropies, mask, quantile) if weights is None else weights.policy_mask
         factors.append(policy_mask)
     if config.off_policy_mask_threshold is not None:
         threshold = config.off_policy_mask_threshold
@@ -273,7 +273,9 @@ def token_losses(
             per_token_loss = per_token_loss + config.beta * kl
 
     # Count in the dtype of the loss: 1 divided by an integer array would be float32.
-    weight = part.token_weight if part else config.type.weight(xp.as_type(mask, logps), config, num_items_in_batch)
+    weight = (
+        weights.token_weight if weights else config.type.weight(xp.as_type(mask, logps), config, num_items_in_batch)
+    )
     return TokenLosses(per_token_loss, weight, events, of_completions, mask, policy_mask)
 
 
@@ -318,15 +320,15 @@ def token_weights(
     return mask * config.type.weight(mask, config, num_items_in_batch)
 
 
-def token_mean(values: Array, mask: Array, part: Part | None = None) -> Array:
-    """The mean over completion tokens of values [B, T] or [B, 1]. With `part`, this part's share of the mean."""
+def token_mean(values: Array, mask: Array, weights: BatchWeights | None = None) -> Array:
+    """The mean over completion tokens of values [B, T] or [B, 1]. With `weights`, their share of the batch's."""
     mask = xp.as_type(mask, values)
-    return (mask * values * (part.metric_weight if part else 1 / xp.maximum(mask.sum(), 1))).sum()
+    return (mask * values * (weights.metric_weight if weights else 1 / xp.maximum(mask.sum(), 1))).sum()
 
 
-def completion_mean(values: Array, mask: Array, part: Part | None = None) -> Array:
-    """The mean over completions of values [B, 1]. With `part`, this part's share of the mean."""
-    return (values * part.completion_weight).sum() if part else values.sum() / mask.shape[0]
+def completion_mean(values: Array, mask: Array, weights: BatchWeights | None = None) -> Array:
+    """The mean over completions of values [B, 1]. With `weights`, their share of the batch's."""
+    return (values * weights.completion_weight).sum() if weights else values.sum() / mask.shape[0]
 
 
 def _check_same_shape(name: str, values: Array, logps: Array) -> None:

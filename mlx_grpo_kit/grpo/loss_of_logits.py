@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from mlx_grpo_kit.grpo import arrays as xp
 from mlx_grpo_kit.grpo.arrays import Array
-from mlx_grpo_kit.grpo.loss import Part, grpo_loss_and_metrics, token_mean
+from mlx_grpo_kit.grpo.loss import BatchWeights, grpo_loss_and_metrics, token_mean
 from mlx_grpo_kit.grpo.loss_config import GRPOLossConfig
 
 
@@ -22,8 +22,8 @@ def grpo_loss_fn(config: GRPOLossConfig, temperature: float = 1.0) -> Callable:
 
     Returns:
         loss_fn(logits, labels, loss_mask, *, advantages, old_logps=None, ref_logps=None, sampling_logps=None,
-        num_items_in_batch=None, part=None) -> (loss, metrics). logits are [B, T, V]; labels int64 or int32 [B, T], the
-        tokens that the logits at the same positions predict (for the logits of `input_ids[:, :-1]` they are
+        num_items_in_batch=None, weights=None) -> (loss, metrics). logits are [B, T, V]; labels int64 or int32 [B, T],
+        the tokens that the logits at the same positions predict (for the logits of `input_ids[:, :-1]` they are
         `input_ids[:, 1:]`); loss_mask [B, T] is 1 at completion tokens; the other arguments are as in
         `grpo_loss_and_metrics`. The metrics are those of `grpo_loss_and_metrics`; "entropy", the mean over completion
         tokens; and "logps" [B, T], which you pass as `old_logps` in later updates from the same completions.
@@ -39,7 +39,7 @@ def grpo_loss_fn(config: GRPOLossConfig, temperature: float = 1.0) -> Callable:
         ref_logps: Array | None = None,
         sampling_logps: Array | None = None,
         num_items_in_batch: int | Array | None = None,
-        part: Part | None = None,
+        weights: BatchWeights | None = None,
     ) -> tuple[Array, dict[str, Array]]:
         logps, entropies = token_logps_and_entropies(logits, labels, temperature)
         loss, metrics = grpo_loss_and_metrics(
@@ -52,10 +52,10 @@ def grpo_loss_fn(config: GRPOLossConfig, temperature: float = 1.0) -> Callable:
             entropies=entropies,
             sampling_logps=sampling_logps,
             num_items_in_batch=num_items_in_batch,
-            part=part,
+            weights=weights,
         )
         mask = xp.as_bools(loss_mask, logps)
-        metrics["entropy"] = token_mean(xp.stop_gradient(entropies), mask, part)
+        metrics["entropy"] = token_mean(xp.stop_gradient(entropies), mask, weights)
         metrics["logps"] = xp.where(mask, xp.stop_gradient(logps), 0.0)
         return loss, metrics
 

@@ -16,7 +16,7 @@ import numpy as np
 from mlx_grpo_kit.grpo.batch import Batch, Completions, padded
 from mlx_grpo_kit.grpo.config import GRPOConfig
 from mlx_grpo_kit.grpo.logps import PaddedBatch, pad_batch
-from mlx_grpo_kit.grpo.loss import Part, high_entropy_mask, token_weights
+from mlx_grpo_kit.grpo.loss import BatchWeights, high_entropy_mask, token_weights
 from mlx_grpo_kit.grpo.loss_config import GRPOLossConfig
 from mlx_grpo_kit.qwen3.config import Qwen3Config
 from mlx_grpo_kit.runtime import mx
@@ -36,7 +36,7 @@ class MicroBatch:
 
     batch: PaddedBatch
     advantages: mx.array
-    part: Part
+    weights: BatchWeights
     sampling_logps: mx.array
     ref_logps: mx.array | None = None
     old_logps: mx.array | None = None
@@ -107,7 +107,7 @@ def micro_batches(
         micro = MicroBatch(
             batch=replace(padded_ids, completion_mask=mx.array(mask[chunk, :width])),
             advantages=mx.array(advantages if advantages.ndim == 1 else advantages[:, :width]),
-            part=Part(
+            weights=BatchWeights(
                 token_weight=_column(weights, chunk),
                 metric_weight=_column(metric_weights, chunk),
                 completion_weight=mx.full((len(chunk), 1), mini_batches / len(mask)),

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mlx_grpo_kit.grpo import LOSS_TYPES, GRPOLossConfig, compute_grpo_loss, grpo_loss_and_metrics
-from mlx_grpo_kit.grpo.loss import Part
+from mlx_grpo_kit.grpo.loss import BatchWeights
 from mlx_grpo_kit.grpo.loss_of_logits import grpo_loss_fn
 from mlx_grpo_kit.runtime import mx
 
@@ -221,10 +221,10 @@ def test_a_part_of_a_batch_weighs_what_it_does_in_mlx(framework, loss_type):
     )
 
     def loss_and_metrics(array, logps, entropies):
-        part = Part(*map(array, [*weights[:3], kept, weights[3]]))
+        shares = BatchWeights(*map(array, [*weights[:3], kept, weights[3]]))
         return grpo_loss_and_metrics(
             config, logps, array(old), array(advantages), array(mask), ref_logps=array(ref), entropies=entropies,
-            part=part,
+            weights=shares,
         )  # fmt: skip
 
     expected, found = (RUN[each](loss_and_metrics, logps, entropies) for each in ("mlx", framework))

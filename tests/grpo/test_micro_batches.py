@@ -167,7 +167,7 @@ def with_some_left_out(model, args, completions, **options):
         def loss_fn(params, micro=micro, old=old, ref=ref):
             loss, _, metrics = batch_loss(
                 model[0], params, micro.batch, micro.advantages, loss_config, old_logps=old, ref_logps=ref,
-                part=micro.part,
+                weights=micro.weights,
             )  # fmt: skip
             return loss, metrics
 

@@ -15,7 +15,7 @@ import numpy as np
 from mlx_grpo_kit.grpo.learners.jax_qwen3 import completion_logits
 from mlx_grpo_kit.grpo.learners.learner import Learner
 from mlx_grpo_kit.grpo.logps import PaddedBatch
-from mlx_grpo_kit.grpo.loss import Part
+from mlx_grpo_kit.grpo.loss import BatchWeights
 from mlx_grpo_kit.grpo.loss_of_logits import grpo_loss_fn, token_logps_and_entropies
 from mlx_grpo_kit.grpo.micro_batches import MicroBatch
 from mlx_grpo_kit.grpo.policy import Policy
@@ -44,8 +44,9 @@ class JAXLearner(Learner):
             for name in of_tokens
             if (value := getattr(micro, name)) is not None
         }
-        part = micro.part._asdict().items()
-        others["part"] = Part(*(_padded(each, rows, width if name == "policy_mask" else 1) for name, each in part))
+        columns = {"policy_mask": width}
+        weights = (_padded(each, rows, columns.get(name, 1)) for name, each in micro.weights._asdict().items())
+        others["weights"] = BatchWeights(*weights)
         mask = _padded(micro.batch.completion_mask, rows, width)
         (loss, metrics), found = _gradients(
             self.config, self.loss_config, self.args.temperature, _arrays(policy.trained), ids, mask, others

@@ -37,7 +37,7 @@ class MLXAtOnce(Learner):
                 ref_logps=micro.ref_logps,
                 sampling_logps=micro.sampling_logps,
                 temperature=self.args.temperature,
-                part=micro.part,
+                weights=micro.weights,
                 output_gradient=policy.frozen is None,
             )
 

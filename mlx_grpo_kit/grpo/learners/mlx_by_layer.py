@@ -63,9 +63,9 @@ class MLXByLayer(Learner):
                 ref_logps=micro.ref_logps,
                 entropies=entropy,
                 sampling_logps=micro.sampling_logps,
-                part=micro.part,
+                weights=micro.weights,
             )
-            return loss, metrics | {"entropy": token_mean(mx.stop_gradient(entropy), mask, micro.part)}
+            return loss, metrics | {"entropy": token_mean(mx.stop_gradient(entropy), mask, micro.weights)}
 
         return add_gradients(
             self.config,

@@ -17,7 +17,7 @@ from mlx_grpo_kit.grpo.learners.learner import Learner
 from mlx_grpo_kit.grpo.learners.torch_operations import FasterOperations
 from mlx_grpo_kit.grpo.learners.torch_qwen3 import Completions, completion_logps
 from mlx_grpo_kit.grpo.logps import PaddedBatch
-from mlx_grpo_kit.grpo.loss import Part, grpo_loss_and_metrics, token_mean
+from mlx_grpo_kit.grpo.loss import BatchWeights, grpo_loss_and_metrics, token_mean
 from mlx_grpo_kit.grpo.micro_batches import MicroBatch
 from mlx_grpo_kit.grpo.policy import Policy
 from mlx_grpo_kit.runtime import mx
@@ -53,7 +53,7 @@ class TorchLearner(Learner):
                 entropy_gradient=loss_config.entropy_coef != 0,
                 again=FasterOperations,
             )
-            mask, part = tensor_of(micro.batch.completion_mask), Part(*map(tensor_of, micro.part))
+            mask, weights = tensor_of(micro.batch.completion_mask), BatchWeights(*map(tensor_of, micro.weights))
             loss, metrics = grpo_loss_and_metrics(
                 loss_config,
                 logps,
@@ -63,9 +63,9 @@ class TorchLearner(Learner):
                 ref_logps=tensor_of(micro.ref_logps),
                 entropies=entropies,
                 sampling_logps=tensor_of(micro.sampling_logps),
-                part=part,
+                weights=weights,
             )
-            metrics["entropy"] = token_mean(entropies.detach(), mask, part)
+            metrics["entropy"] = token_mean(entropies.detach(), mask, weights)
             loss.backward()
         for name, leaf in leaves.items():
             found = mx.array(leaf.grad.numpy())
