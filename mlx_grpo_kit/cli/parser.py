@@ -100,15 +100,7 @@ def _add_train(commands: Any) -> None:
     words = "the folder for metrics.jsonl, completions.jsonl, reward.png, checkpoints/ and policy/"
     run.add_argument("--output", required=True, metavar="DIR", help=words)
     run.add_argument("--model", type=name, metavar="FOLDER", help=MODEL)
-    run.add_argument("--task", type=name, metavar="NAME", help=TASK)
-    words = "a file of JSON lines to train on, each with a question and an answer, such as GSM8K's"
-    run.add_argument("--data", type=name, metavar="FILE", help=words)
-    words = "arguments of the task, such as num_numbers=4, separated by spaces"
-    run.add_argument("--task-args", type=named_value, nargs="+", metavar="KEY=VALUE", help=words)
-    words = "ask problems as chats (default: if the model's folder has a chat template and the task allows it)"
-    run.add_argument("--chat", action=argparse.BooleanOptionalAction, default=None, help=words)
-    words = "let the model think first (default: no)"
-    run.add_argument("--enable-thinking", action=argparse.BooleanOptionalAction, default=None, help=words)
+    _add_problems(run, "a file of JSON lines to train on, each with a question and an answer, such as GSM8K's")
     run.add_argument("--max-steps", type=count, metavar="N", help=f"steps in total (default {MAX_STEPS})")
     words = "instead of --max-steps: the number of passes over the problems of --data"
     run.add_argument("--num-train-epochs", type=positive, metavar="N", help=words)
@@ -136,6 +128,18 @@ def _add_train(commands: Any) -> None:
     again.add_argument("--resume", action="store_true", help=words)
     again.add_argument("--overwrite", action="store_true", help="replace the run in DIR")
     add_settings(train)
+
+
+def _add_problems(parser: Any, of_data: str) -> None:
+    """Add the options that say what is asked, and how."""
+    parser.add_argument("--task", type=name, metavar="NAME", help=TASK)
+    parser.add_argument("--data", type=name, metavar="FILE", help=of_data)
+    words = "arguments of the task, such as num_numbers=4, separated by spaces"
+    parser.add_argument("--task-args", type=named_value, nargs="+", metavar="KEY=VALUE", help=words)
+    words = "ask problems as chats (default: if the model's folder has a chat template and the task allows it)"
+    parser.add_argument("--chat", action=argparse.BooleanOptionalAction, default=None, help=words)
+    words = "let the model think first (default: no)"
+    parser.add_argument("--enable-thinking", action=argparse.BooleanOptionalAction, default=None, help=words)
 
 
 def _add_generate(commands: Any) -> None:
@@ -187,17 +191,9 @@ def _add_evaluate(commands: Any) -> None:
         "  python -m mlx_grpo_kit evaluate --model models/Qwen3-0.6B --data test.jsonl --num-samples 8\n",
     )
     parser.add_argument("--model", type=name, default=TINY_NAME, metavar="FOLDER", help=MODEL)
-    parser.add_argument("--task", type=name, metavar="NAME", help=TASK)
-    words = "a file of JSON lines, each with a question and an answer; all of them are asked"
-    parser.add_argument("--data", type=name, metavar="FILE", help=words)
+    _add_problems(parser, "a file of JSON lines, each with a question and an answer; all of them are asked")
     words = "with --data: ask only the problems that training on this file holds out"
     parser.add_argument("--held-out", action="store_true", help=words)
-    words = "arguments of the task, such as num_numbers=4"
-    parser.add_argument("--task-args", type=named_value, nargs="+", metavar="KEY=VALUE", help=words)
-    words = "ask as chats (default: if the model's folder has a chat template and the task allows it)"
-    parser.add_argument("--chat", action=argparse.BooleanOptionalAction, default=None, help=words)
-    words = "let the model think first (default: no)"
-    parser.add_argument("--enable-thinking", action=argparse.BooleanOptionalAction, default=None, help=words)
     words = f"number of problems (default {EVAL_PROBLEMS}; with --data all of them)"
     parser.add_argument("--num-problems", type=count, metavar="N", help=words)
     words = "completions per problem (default 1); several also give pass@k"

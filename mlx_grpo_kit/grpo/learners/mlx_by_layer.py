@@ -22,8 +22,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from mlx_grpo_kit.generation.output_logps import VocabularyChunks
-from mlx_grpo_kit.grpo.learners.learner import Learner
-from mlx_grpo_kit.grpo.logps import PaddedBatch, batch_logps
+from mlx_grpo_kit.grpo.learners.mlx_at_once import MLXAtOnce
+from mlx_grpo_kit.grpo.logps import PaddedBatch
 from mlx_grpo_kit.grpo.loss import grpo_loss_and_metrics, token_mean
 from mlx_grpo_kit.grpo.micro_batches import MicroBatch
 from mlx_grpo_kit.grpo.policy import Policy
@@ -38,14 +38,8 @@ BatchLoss = Callable[[mx.array, mx.array], tuple[mx.array, dict[str, mx.array]]]
 """(log-probabilities [B, T], entropies [B, T]) -> (loss, metrics)."""
 
 
-class MLXByLayer(Learner):
+class MLXByLayer(MLXAtOnce):
     """Compute the gradient of `MLXAtOnce` with the activations of only one transformer block in memory."""
-
-    computes_padding = True
-
-    def logps(self, params: Mapping[str, mx.array], batch: PaddedBatch) -> mx.array:
-        """Log-probabilities of the completions' tokens, [B, T]."""
-        return batch_logps(self.config, params, batch, self.args.temperature)[0]
 
     def add_gradients(
         self, policy: Policy, grads: dict[str, mx.array], micro: MicroBatch
