@@ -1,6 +1,7 @@
 """AdamW in groups: torch's numbers, whatever the groups, from bounded memory."""
 
 import gc
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -83,6 +84,18 @@ def test_it_is_torchs_with_torchs_clipping(monkeypatch, kind, make, names, group
         for part, moment in state[name].items():
             expected = optimizer.state[theirs[name]][names[part]]
             np.testing.assert_allclose(moment, expected, rtol=1e-5, atol=1e-8, err_msg=f"{name} {part}")
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-7, 1e-6, 1.0])
+def test_the_factor_of_a_clipped_gradient_is_torchs(make_trainer, size):
+    trainer = make_trainer(max_grad_norm=1e-6)
+    factors = []
+    trainer.optimizer.rule = SimpleNamespace(is_large=False, update=lambda *given: factors.append(given[-1]))
+    trainer.optimizer(trainer.policy, Gradient(a=mx.array([size])), 1e-3)
+    theirs = torch.nn.Parameter(torch.zeros(1))
+    theirs.grad = torch.tensor([size])
+    torch.nn.utils.clip_grad_norm_([theirs], 1e-6)
+    assert size * factors[0] == pytest.approx(theirs.grad.item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("kind", [AdamW, Adafactor])

@@ -114,8 +114,9 @@ def test_other_curves_get_no_message():
     assert diagnose(iter([])) == []
 
 
-def test_a_loss_that_is_not_finite_is_reported_at_once_and_alone():
-    run = [*steps(30), *steps(31, loss=math.nan)[30:]]
+@pytest.mark.parametrize("loss", [math.nan, math.inf, None])  # None is null, NaN and infinity in a file
+def test_a_loss_that_is_not_finite_is_reported_at_once_and_alone(loss):
+    run = [*steps(30), *steps(31, loss=loss)[30:]]
     assert diagnose(run)[0].startswith("loss has not been finite since step 31")
     assert len(diagnose(run)) == 1
 
