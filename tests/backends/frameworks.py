@@ -93,6 +93,11 @@ def torch_model(width: int = WIDTH, half: bool = False):
     return model.bfloat16() if half else model
 
 
+def apply_model(params, input_ids):
+    """The same model as a function, of arrays of MLX or JAX."""
+    return params["embedding.weight"][input_ids] @ params["output.weight"].T
+
+
 def make_pytorch(checkpoint_dir: Path, loss_fn=None, *, optimizer="adamw", lr=1e-2, width=WIDTH, half=False, **options):
     import torch
 
@@ -123,11 +128,8 @@ def make_mlx(checkpoint_dir: Path, loss_fn=None, *, optimizer="adamw", lr=1e-2, 
         "sgd": lambda: optim.SGD(lr, momentum=0.9),
     }
 
-    def apply_fn(params, input_ids):
-        return params["embedding.weight"][input_ids] @ params["output.weight"].T
-
     loss_fn = loss_fn or masked_cross_entropy_mlx
-    return MLXTrainingBackend(apply_fn, params, kinds[optimizer](), loss_fn, checkpoint_dir, **options)
+    return MLXTrainingBackend(apply_model, params, kinds[optimizer](), loss_fn, checkpoint_dir, **options)
 
 
 def make_torch_func(
@@ -190,12 +192,9 @@ def make_jax(
 
         params = {name: jax.numpy.array(array, jax.numpy.bfloat16) for name, array in params.items()}
 
-    def apply_fn(params, input_ids):
-        return params["embedding.weight"][input_ids] @ params["output.weight"].T
-
     steps = optax_optimizer(optimizer, lr, max_grad_norm)
     loss_fn = masked_cross_entropy_jax if loss_fn is None else loss_fn
-    return JAXTrainingBackend(apply_fn, params, steps, loss_fn, checkpoint_dir, learning_rate=lr, **options)
+    return JAXTrainingBackend(apply_model, params, steps, loss_fn, checkpoint_dir, learning_rate=lr, **options)
 
 
 def make_torchax(

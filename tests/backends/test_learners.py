@@ -20,10 +20,10 @@ from mlx_grpo_kit.qwen3.tokenizer import load_tokenizer, save_character_tokenize
 from mlx_grpo_kit.qwen3.weight_files import hugging_face_name
 from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import Problem
+from tests.sizes import ONE_LAYER
 
 CONFIG = Qwen3Config(
-    vocab_size=64, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2,
-    num_key_value_heads=1, head_dim=8, max_position_embeddings=64, tie_word_embeddings=False,
+    vocab_size=64, **ONE_LAYER | dict(num_hidden_layers=2), max_position_embeddings=64, tie_word_embeddings=False,
 )  # fmt: skip
 RUNS = {
     "plain": {},

@@ -1,5 +1,7 @@
 """What only MLX's backend has: arrays and random numbers that belong to a thread, schedules, any optimizer's state."""
 
+from tests.sizes import ONE_LAYER
+
 from mlx_grpo_kit.runtime import mx  # isort: skip
 import json
 import math
@@ -163,12 +165,7 @@ def test_an_optimizers_state_that_does_not_fit_is_refused(tmp_path, change, word
 def test_a_qwen3_of_the_kit(tmp_path):
     config = Qwen3Config(
         vocab_size=11,
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=8,
+        **ONE_LAYER,
     )
     params = init_params(config, seed=0)
     backend = MLXTrainingBackend(

@@ -264,10 +264,14 @@ def test_an_array_does_not_equal_a_text_or_none():
     assert not same(np.array([1.0, 2.0]), "two")
 
 
+def doubling(cases=((1.0,), (2.0,)), **settings):
+    return Exercise("99.1", "Double", "`double(x)`", 2, 1, double, hints=("Twice.", "`2 * x`"), cases=cases, **settings)
+
+
 def test_arrays_are_shown_with_their_shape():
     assert show(np.array([[1.0, 2.5]])) == "array([[1, 2.5]])"
     assert show(np.zeros((4, 5))) == "array of shape (4, 5)"
-    exercise = Exercise("99.3", "Double", "Write `double(x)`.", 2, 1, double, ["a", "b"], cases=((np.ones((1, 2)),),))
+    exercise = doubling(cases=((np.ones((1, 2)),),))
     assert exercise.examine(lambda x: 2 * x[0]).message == (
         "`double(array([[1, 1]]))` gave array([2, 2]) of shape (2,), expected array([[2, 2]]) of shape (1, 2)."
     )
@@ -291,17 +295,7 @@ def test_show_is_short():
 
 
 def test_an_exercise_that_a_reader_makes():
-    exercise = Exercise(
-        "99.1",
-        "Double",
-        "Write `double(x)`.",
-        2,
-        1,
-        double,
-        ["a", "b"],
-        cases=((1,), (2,)),
-        mistakes=[Mistake("square", lambda x: x * x, "That is the square.", 2)],
-    )
+    exercise = doubling(cases=((1,), (2,)), mistakes=[Mistake("square", lambda x: x * x, "That is the square.", 2)])
     assert exercise.heading == "Exercise 99.1 · Double (2 min, \N{BLACK CIRCLE}\N{WHITE CIRCLE}\N{WHITE CIRCLE})"
     assert exercise.examine(lambda x: x + x).status == "passed"
     assert exercise.examine(lambda x: x * x).hint == 2
@@ -347,19 +341,11 @@ def test_of_two_mistakes_with_the_same_error_type_the_one_with_the_same_message_
     def half(x):
         return None * 2.0
 
-    exercise = Exercise(
-        "99.1",
-        "Double",
-        "`double(x)`",
-        3,
-        1,
-        lambda x: 2 * x,
-        hints=("Twice.", "`2 * x`"),
-        cases=((1.0,), (2.0,)),
+    exercise = doubling(
         mistakes=(
             Mistake("none", no_backward, "Where is the number?"),
             Mistake("memory", raw_memory, "That is memory."),
-        ),
+        )
     )
     assert "That is memory." in exercise.examine(raw_memory).message
     assert "Where is the number?" in exercise.examine(no_backward).message
@@ -371,15 +357,7 @@ def test_of_two_mistakes_with_the_same_error_type_the_one_with_the_same_message_
 
 
 def test_the_description_of_an_answer_has_no_quotes_in_a_message():
-    exercise = Exercise(
-        "99.1",
-        "Double",
-        "`double(x)`",
-        3,
-        1,
-        lambda x: 2 * x,
-        hints=("Twice.", "`2 * x`"),
-        cases=((1.0,), (2.0,)),
+    exercise = doubling(
         run=lambda function, x: Told("nothing at all") if function(x) is None else function(x),
     )
     assert "gave nothing at all, expected 2." in exercise.examine(lambda x: print(end="")).message

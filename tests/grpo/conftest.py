@@ -14,6 +14,7 @@ from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params
 from mlx_grpo_kit.qwen3.tokenizer import load_tokenizer, save_character_tokenizer
 from mlx_grpo_kit.tasks import Problem
+from tests.sizes import ONE_LAYER
 
 
 class TRL:
@@ -283,12 +284,7 @@ def make_trainer(tokenizer):
     """GRPOTrainer of a random one-layer model on the task of sevens: 2 prompts x 4 completions a step by default."""
     config = Qwen3Config(
         vocab_size=64,
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=8,
+        **ONE_LAYER,
         max_position_embeddings=64,
         tie_word_embeddings=True,
     )

@@ -15,6 +15,7 @@ from mlx_grpo_kit.grpo.processes import World
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params
 from mlx_grpo_kit.qwen3.tokenizer import load_tokenizer
 from mlx_grpo_kit.tasks import Problem, TaskError
+from tests.sizes import ONE_LAYER
 
 
 class Sevens:
@@ -45,8 +46,7 @@ def main(folder, runs):
     processes.MESSAGE = 500  # so that gradients go in several messages
     tokenizer = load_tokenizer(folder)
     config = Qwen3Config(
-        vocab_size=tokenizer.vocab_size, hidden_size=16, intermediate_size=24, num_hidden_layers=1,
-        num_attention_heads=2, num_key_value_heads=1, head_dim=8, max_position_embeddings=64, tie_word_embeddings=True,
+        vocab_size=tokenizer.vocab_size, **ONE_LAYER, max_position_embeddings=64, tie_word_embeddings=True,
     )  # fmt: skip
 
     def trainer(**args):

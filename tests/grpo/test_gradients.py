@@ -11,6 +11,7 @@ from mlx_grpo_kit.grpo import GRPOLossConfig, compute_loss_and_gradients
 from mlx_grpo_kit.grpo.gradients import pad_logprobs
 from mlx_grpo_kit.qwen3.weight_files import hugging_face_name
 from mlx_grpo_kit.runtime import mx
+from tests.sizes import TWO_LAYERS
 
 V, GROUP, TEMPERATURE = 37, 4, 1.2
 PROMPTS = [[5, 6, 7], [8], [9, 10, 11, 12, 13, 14]]
@@ -23,12 +24,7 @@ def both(make_qwen3):
     return make_qwen3(
         0.1,
         vocab_size=V,
-        hidden_size=24,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
+        **TWO_LAYERS,
         tie_word_embeddings=False,
     )
 

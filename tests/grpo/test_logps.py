@@ -10,6 +10,7 @@ from mlx_grpo_kit.grpo.logps import batch_logps, pad_batch
 from mlx_grpo_kit.qwen3 import qwen3_forward
 from mlx_grpo_kit.qwen3.weight_files import hugging_face_name
 from mlx_grpo_kit.runtime import mx
+from tests.sizes import TWO_LAYERS
 
 V = 37
 PROMPTS = [[5, 6, 7], [8], [9, 10, 11, 12, 13, 14], [1, 2, 3, 4]]
@@ -23,12 +24,7 @@ def both(make_qwen3):
     return make_qwen3(
         0.1,
         vocab_size=V,
-        hidden_size=24,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
+        **TWO_LAYERS,
         max_position_embeddings=64,
         tie_word_embeddings=True,
     )

@@ -86,19 +86,9 @@ def test_without_old_logps_equal_to_trl(trl, loss_type):
     for seed, level in enumerate(("token", "sequence")):
         logps, _, ref_logps, advantages, mask = random_batch(seed, 0.0)
         for kl in ({}, {"beta": 0.1}, {"beta": 0.1, "use_bias_correction_kl": True}):
-            assert_equal_to_trl(
-                trl,
-                logps,
-                None,
-                advantages,
-                mask,
-                ref_logps=ref_logps if kl else None,
-                loss_type=loss_type,
-                importance_sampling_level=level,
-                max_completion_length=9,
-                epsilon_high=3.0,
-                **kl,
-            )
+            kl |= {"ref_logps": ref_logps if kl else None, "importance_sampling_level": level, "epsilon_high": 3.0}
+            arrays = logps, None, advantages, mask
+            assert_equal_to_trl(trl, *arrays, loss_type=loss_type, max_completion_length=9, **kl)
 
 
 @pytest.mark.parametrize("loss_type", TRLS)
@@ -162,19 +152,9 @@ def test_fully_masked_rows_equal_trl(trl):
     logps, old_logps, ref_logps, advantages, mask = random_batch(6, 0.5)
     mask[1] = False
     for loss_type, level in itertools.product(TRLS, ("token", "sequence")):
-        assert_equal_to_trl(
-            trl,
-            logps,
-            old_logps,
-            advantages,
-            mask,
-            ref_logps=ref_logps,
-            beta=0.1,
-            loss_type=loss_type,
-            importance_sampling_level=level,
-            max_completion_length=9,
-            epsilon_high=2.0,
-        )
+        settings = {"loss_type": loss_type, "importance_sampling_level": level, "ref_logps": ref_logps, "beta": 0.1}
+        arrays = logps, old_logps, advantages, mask
+        assert_equal_to_trl(trl, *arrays, max_completion_length=9, epsilon_high=2.0, **settings)
 
 
 @pytest.mark.parametrize("loss_type", TRLS)

@@ -17,16 +17,12 @@ from mlx_grpo_kit.grpo.micro_batches import micro_batches
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params
 from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import Problem
+from tests.sizes import ONE_LAYER
 
 GROUP = 4
 SHAPE = dict(
     vocab_size=17,
-    hidden_size=16,
-    intermediate_size=24,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    num_key_value_heads=1,
-    head_dim=8,
+    **ONE_LAYER | dict(num_hidden_layers=2),
     rms_norm_eps=1e-6,
     rope_theta=10000.0,
     max_position_embeddings=64,
