@@ -223,6 +223,11 @@ def checked_loss(loss: LossType, config: GRPOLossConfig) -> GRPOLossConfig:
                     "the batch; expected a function of its own tokens. Completions are grouped by length, and those "
                     "that teach nothing are left out."
                 )
+    if not (config.beta or config.entropy_coef or _has_gradient(loss, config)):
+        raise ValueError(
+            "The gradient of loss= is 0 for every token, so the policy would never change; expected an objective that "
+            "depends on tokens.logps or tokens.ratio (stop_gradient cuts it off from them), and a weight that is not 0."
+        )
     return config
 
 
@@ -247,6 +252,23 @@ def _check_weight(loss: LossType, config: GRPOLossConfig) -> None:
             "The weight of loss= depends on which tokens of a row count, or on the padding; expected a function of "
             "their number. To weight tokens, multiply the objective."
         )
+
+
+def _has_gradient(loss: LossType, config: GRPOLossConfig) -> bool:
+    """True if the loss changes with a log-probability, for advantages of either sign, on-policy or off-policy."""
+    tokens, weight = _tokens(COUNTED, config), loss.weight(mx.array(COUNTED), config, 9)
+
+    def total(logps: mx.array, old: mx.array, advantages: mx.array) -> mx.array:
+        log_ratio = logps - old
+        ratio = mx.exp(log_ratio_at(config.importance_sampling_level, log_ratio, tokens.mask))
+        changed = tokens._replace(logps=logps, log_ratio=log_ratio, ratio=ratio, advantages=advantages)
+        return (weight * tokens.mask * loss.objective(changed, config)[0]).sum()
+
+    return any(
+        (mx.grad(total)(tokens.logps, old, advantages) != 0).any().item()
+        for old in (tokens.logps, tokens.logps - tokens.log_ratio)
+        for advantages in (tokens.advantages, -tokens.advantages)
+    )
 
 
 def _tokens(mask: np.ndarray, config: GRPOLossConfig, rows: slice = slice(None)) -> TokenBatch:

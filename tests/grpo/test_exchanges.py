@@ -470,6 +470,10 @@ def a_loss(objective=plainly, weight=objectives.mean_over_batch_tokens):
         (a_loss(weight=lambda mask, config, number: 1 / mask.size), "depends on which tokens of a row count"),
         (a_loss(weight=lambda mask, config, number: mask[:, :1] / 9), "depends on which tokens of a row count"),
         (a_loss(weight=lambda mask, config, number: float("nan")), "or is not finite"),
+        (a_loss(lambda t, c: (mx.stop_gradient(t.ratio) * t.advantages, {})), "gradient of loss= is 0 for every token"),
+        (a_loss(lambda t, c: (0 * t.ratio, {})), "gradient of loss= is 0 for every token"),
+        (a_loss(lambda t, c: (t.advantages * mx.ones(t.mask.shape), {})), "gradient of loss= is 0 for every token"),
+        (a_loss(weight=lambda mask, config, number: 0.0), "gradient of loss= is 0 for every token"),
     ],
 )  # fmt: skip
 def test_a_loss_that_cannot_be_divided_is_refused(make_trainer, loss, message):
