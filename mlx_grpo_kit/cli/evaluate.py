@@ -13,44 +13,31 @@ from mlx_grpo_kit.cli.parser import EVAL_PROBLEMS
 from mlx_grpo_kit.cli.start import fitted, named_task, put_as_chat, task_of, with_room
 from mlx_grpo_kit.files import check_regular, write_file
 from mlx_grpo_kit.grpo import GRPOConfig
-from mlx_grpo_kit.grpo.evaluation import Evaluation, evaluate
-from mlx_grpo_kit.grpo.policy import Policy
+from mlx_grpo_kit.grpo.evaluation import Evaluation
 from mlx_grpo_kit.grpo.recipe import model_folder
-from mlx_grpo_kit.grpo.rewards import TaskRewards
-from mlx_grpo_kit.grpo.tool_sampler import task_sampler
+from mlx_grpo_kit.grpo.task_survey import evaluate_task
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer
 from mlx_grpo_kit.runs.folder import RunSettings
 from mlx_grpo_kit.tasks import Task, validate_task
-from mlx_grpo_kit.tasks.tools import environment_rewards
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the command and return the exit status. Raises ValueError, TypeError or OSError for bad input."""
     if options.output:
-        _check_output(Path(options.output))
+        check_output(Path(options.output))
     folder = model_folder(options.model)
     tokenizer = load_tokenizer(folder)
-    settings = put_as_chat(_settings(options), tokenizer, options.chat)
+    settings = put_as_chat(settings_of(options), tokenizer, options.chat)
     task = task_of(settings)
     validate_task(task)
     if options.data and not options.held_out:
         _hold_out_all(task)
         settings = replace(settings, eval_problems=options.num_problems or task.num_held_out)
     config, params = load_pretrained(folder)
-    settings = with_room(fitted(settings, task), task, tokenizer, config.max_position_embeddings)
+    settings = with_room(fitted(settings, task), task, tokenizer, config)
     args = GRPOConfig(**settings.args)
-    rewards = [*task.reward_funcs, *environment_rewards(task)]
-    sampler = task_sampler(tokenizer, task, args)
-    began = time.monotonic()
-    found = evaluate(
-        Policy.begin(config, params, args),
-        sampler,
-        TaskRewards(rewards, args, sampler.max_completion_length),
-        settings.eval_problems,
-        options.seed,
-        options.num_samples,
-        options.temperature,
-    )
+    began, numbers = time.monotonic(), (settings.eval_problems, options.seed, options.num_samples, options.temperature)
+    found = evaluate_task(config, params, tokenizer, task, args, *numbers)
     seconds = time.monotonic() - began
     title = f"{Path(options.model).name} on {task.name}: {len(found.correct)} problems"
     each = f"{options.num_samples} completions each" if options.num_samples > 1 else "one completion each"
@@ -61,14 +48,14 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _check_output(path: Path) -> None:
+def check_output(path: Path) -> None:
     if path.exists():
         check_regular(path)
     elif not path.absolute().parent.is_dir():
         raise FileNotFoundError(f"--output {path}: there is no folder {path.absolute().parent}. Create it first.")
 
 
-def _settings(options: argparse.Namespace) -> RunSettings:
+def settings_of(options: argparse.Namespace) -> RunSettings:
     task, task_args = named_task(options)
     args = {"max_completion_length": options.max_completion_length, "stop_strings": options.stop_strings}
     if options.enable_thinking is not None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mlx_grpo_kit.cli.setting_options import add_settings
-from mlx_grpo_kit.cli.values import amount, count, name, named_value, names, number, positive, seed, whole_number
+from mlx_grpo_kit.cli.values import amount, count, name, named_value, names, number, positive, seed, tasks, whole_number
 from mlx_grpo_kit.grpo.recipe import MAX_STEPS, SMOLLM2_NAME, TINY_NAME
 from mlx_grpo_kit.runs.record import KEEP
 from mlx_grpo_kit.runtime.habits import not_known
@@ -73,6 +73,7 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
     _add_train(commands)
     _add_generate(commands)
     _add_evaluate(commands)
+    _add_survey(commands)
     _add_get(commands)
     _add_import(commands)
     _add_fuse(commands)
@@ -131,11 +132,15 @@ def _add_train(commands: Any) -> None:
 
 
 def _add_problems(parser: Any, of_data: str) -> None:
-    """Add the options that say what is asked, and how."""
+    """Add the options that say what is asked, and how (`_add_chat`)."""
     parser.add_argument("--task", type=name, metavar="NAME", help=TASK)
     parser.add_argument("--data", type=name, metavar="FILE", help=of_data)
     words = "arguments of the task, such as num_numbers=4, separated by spaces"
     parser.add_argument("--task-args", type=named_value, nargs="+", metavar="KEY=VALUE", help=words)
+    _add_chat(parser)
+
+
+def _add_chat(parser: Any) -> None:
     words = "ask problems as chats (default: if the model's folder has a chat template and the task allows it)"
     parser.add_argument("--chat", action=argparse.BooleanOptionalAction, default=None, help=words)
     words = "let the model think first (default: no)"
@@ -198,6 +203,10 @@ def _add_evaluate(commands: Any) -> None:
     parser.add_argument("--num-problems", type=count, metavar="N", help=words)
     words = "completions per problem (default 1); several also give pass@k"
     parser.add_argument("--num-samples", type=count, default=1, metavar="N", help=words)
+    _add_sampling(parser)
+
+
+def _add_sampling(parser: Parser) -> None:
     words = "1 (default) samples from the model's own distribution, 0 takes the likeliest token"
     parser.add_argument("--temperature", type=number, default=1.0, metavar="N", help=words)
     words = "maximum tokens per completion (default: the task's own number)"
@@ -235,6 +244,27 @@ def _add_import(commands: Any) -> None:
     words = "dtype of the new folder (default: float32, which keeps the numbers of every type)"
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help=words)
     parser.set_defaults(module="import_gguf")
+
+
+def _add_survey(commands: Any) -> None:
+    parser = commands.add_parser(
+        "survey",
+        help="measure which of several tasks a model can do sometimes, before you train it",
+        description="Measure which of several tasks a model can do sometimes: pass@1, pass@K, the share of groups of K "
+        "completions with different rewards (only these teach), and the mean reward, each with its standard error.",
+        epilog="examples:\n"
+        "  python -m mlx_grpo_kit survey --model tiny-chat --task addition,addition,max_operand=9,gym:gcd\n"
+        "  python -m mlx_grpo_kit survey --model smollm2 --task larger,gym:spell_backward,max_word_len=4\n",
+    )
+    parser.add_argument("--model", type=name, default=TINY_NAME, metavar="FOLDER", help=MODEL)
+    words = f"tasks, separated by commas: {TASK}"
+    parser.add_argument("--task", type=tasks, nargs="+", required=True, metavar="TASKS", help=words)
+    words = "number of problems of each task (default 32)"
+    parser.add_argument("--num-problems", type=count, default=32, metavar="N", help=words)
+    words = "completions per problem (default 8)"
+    parser.add_argument("--num-samples", type=count, default=8, metavar="N", help=words)
+    _add_chat(parser)
+    _add_sampling(parser)
 
 
 def _add_fuse(commands: Any) -> None:

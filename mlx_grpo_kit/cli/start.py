@@ -21,7 +21,7 @@ from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer, estimate_memory
 from mlx_grpo_kit.grpo.config import MAY_CHANGE
 from mlx_grpo_kit.grpo.memory import in_bytes, machine_memory
 from mlx_grpo_kit.grpo.processes import World
-from mlx_grpo_kit.grpo.prompts import RawTextWarning, check_room, longest_prompt
+from mlx_grpo_kit.grpo.prompts import RawTextWarning, check_room, length_with_room, longest_prompt
 from mlx_grpo_kit.grpo.recipe import MADE_BY, TINY_NAME, default_args, model_folder
 from mlx_grpo_kit.grpo.schedule import scheduled_rate
 from mlx_grpo_kit.qwen3 import Qwen3Config, count_total_parameters, load_pretrained, load_tokenizer
@@ -79,7 +79,7 @@ def fresh(
     task = task_of(settings)
     if options.num_train_epochs:
         settings = replace(settings, max_steps=steps_of(task, GRPOConfig(**settings.args), options.num_train_epochs))
-    settings = with_room(fitted(settings, task), task, tokenizer, config.max_position_embeddings)
+    settings = with_room(fitted(settings, task), task, tokenizer, config)
     trainer = new_trainer(settings, task, world)
     if world.rank == 0 and (words := faster_learner(trainer, args)):
         print(words, flush=True)
@@ -346,24 +346,9 @@ def steps_of(task: Task, args: GRPOConfig, num_epochs: float) -> int:
     return math.ceil(num_epochs * task.num_train / args.num_groups)
 
 
-def with_room(settings: RunSettings, task: Task, tokenizer: Tokenizer, positions: int) -> RunSettings:
-    """The settings with answers short enough for the model's positions, if the user set no length.
-
-    This gives a warning. If a task cannot list its problems, only held-out ones are checked, and a quarter of the room
-    is left for longer prompts.
-    """
-    args = GRPOConfig(**settings.args)
-    if args.max_completion_length:
-        return settings
-    room = positions - len(longest_prompt(tokenizer, task, args, settings.eval_problems)[1])
-    if task.max_completion_length <= room or room < 4:
-        return settings
-    length = room if hasattr(task, "all_problems") else room - room // 4
-    warnings.warn(
-        f"Answers have at most {length} tokens, not the task's {task.max_completion_length}: the model has {positions} "
-        "positions for prompt and answer. Set another number with --max-completion-length.",
-        stacklevel=2,
-    )
+def with_room(settings: RunSettings, task: Task, tokenizer: Tokenizer, config: Qwen3Config) -> RunSettings:
+    """The settings with answers short enough for the model's positions (`length_with_room`)."""
+    length = length_with_room(config, tokenizer, task, GRPOConfig(**settings.args), settings.eval_problems)
     return replace(settings, args=settings.args | {"max_completion_length": length})
 
 

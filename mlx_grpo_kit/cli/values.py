@@ -104,9 +104,9 @@ def task(text: str) -> tuple[str, dict[str, Any]]:
     return name(found), dict(map(named_value, settings))
 
 
-def tasks(text: str) -> list[tuple[str, dict[str, Any]]]:
-    """Several tasks, separated by commas: addition,max_operand=9,gym:gcd."""
-    return [task(each) for each in re.split(r",(?![^\W\d]\w*=)", text)]
+def tasks(text: str) -> list[str]:
+    """Several tasks, separated by commas, each with its arguments: addition,max_operand=9,gym:gcd is two."""
+    return [name(each) for each in re.split(r",(?![^\W\d]\w*=)", text)]
 
 
 def json_object(text: str) -> dict[str, Any]:

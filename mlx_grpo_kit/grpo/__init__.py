@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mlx_grpo_kit.grpo.sampler import PolicySampler
     from mlx_grpo_kit.grpo.state import Snapshot, TrainStep
     from mlx_grpo_kit.grpo.step import Parts, draw_batch, grpo_step, learn_from
+    from mlx_grpo_kit.grpo.task_survey import Survey, survey
     from mlx_grpo_kit.grpo.trainer import GRPOTrainer
     from mlx_grpo_kit.grpo.variants import VARIANTS, Variant, variants_table
     from mlx_grpo_kit.runs.diagnosis import diagnose

@@ -55,6 +55,20 @@ class Evaluation:
         return found | {f"eval/pass@{k}": pass_at(k, self.correct) for k in [*ks, num_samples] if k > 1}
 
     @property
+    def estimates(self) -> dict[str, tuple[float, float]]:
+        """Numbers to choose a task by, each with its standard error over problems (NaN for one problem).
+
+        "pass@1", "pass@K", "mixed" and "reward". "mixed" is the share of problems whose completions got different
+        rewards: only such a group has advantages that are not 0. Completions without a reward are left out.
+        """
+        num_samples = self.correct.shape[1]
+        mixed = np.fmax.reduce(self.rewards, axis=1) - np.fmin.reduce(self.rewards, axis=1) > 0
+        scored = self.rewards[~np.isnan(self.rewards).all(axis=1)]
+        found = {f"pass@{k}": _pass_each(k, self.correct) for k in (1, num_samples)}
+        found |= {"mixed": mixed, "reward": np.nanmean(scored, axis=1) if len(scored) else scored[:, 0]}
+        return {name: _with_error(values.astype(float)) for name, values in found.items()}
+
+    @property
     def accuracy_interval(self) -> tuple[float, float]:
         """A 95% confidence interval of the accuracy on all problems like these.
 
@@ -87,7 +101,18 @@ def pass_at(k: int, correct: np.ndarray) -> float:
     check_whole("k", k, at_least=1)
     if k > n:
         raise ValueError(f"k is {k}, and each problem has {n} completions; expected at most as many. Sample more.")
-    return float(np.mean([1 - math.comb(n - c, k) / math.comb(n, k) for c in correct.sum(axis=1).tolist()]))
+    return float(_pass_each(k, correct).mean())
+
+
+def _pass_each(k: int, correct: np.ndarray) -> np.ndarray:
+    n = correct.shape[1]
+    return np.array([1 - math.comb(n - c, k) / math.comb(n, k) for c in correct.sum(axis=1).tolist()])
+
+
+def _with_error(values: np.ndarray) -> tuple[float, float]:
+    """The mean, and its standard error."""
+    error = values.std(ddof=1) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+    return float(values.mean()) if len(values) else math.nan, float(error)
 
 
 def evaluate(

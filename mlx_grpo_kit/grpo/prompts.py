@@ -71,6 +71,29 @@ def longest_prompt(tokenizer: Tokenizer, task: Task, args: GRPOConfig, num_held_
     return found
 
 
+def length_with_room(
+    config: Qwen3Config, tokenizer: Tokenizer, task: Task, args: GRPOConfig, num_held_out: int
+) -> int | None:
+    """`args.max_completion_length`; or what fits the model, with a warning, if the task's own is too large.
+
+    If a task cannot list its problems, only held-out ones are checked, and a quarter of the room is left for longer
+    prompts.
+    """
+    if args.max_completion_length:
+        return args.max_completion_length
+    positions = config.max_position_embeddings
+    room = positions - len(longest_prompt(tokenizer, task, args, num_held_out)[1])
+    if task.max_completion_length <= room or room < 4:
+        return None
+    length = room if hasattr(task, "all_problems") else room - room // 4
+    warnings.warn(
+        f"Answers have at most {length} tokens, not the task's {task.max_completion_length}: the model has {positions} "
+        "positions for prompt and answer. Set another number with --max-completion-length.",
+        stacklevel=3,
+    )
+    return length
+
+
 def check_prompts(
     config: Qwen3Config, tokenizer: Tokenizer, task: Task, args: GRPOConfig, max_completion_length: int
 ) -> None:

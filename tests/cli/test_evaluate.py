@@ -87,7 +87,7 @@ def test_a_task_with_its_arguments_in_its_name(capsys, tmp_path):
     ],
 )
 def test_tasks_are_separated_by_commas_and_so_are_their_arguments(text, found):
-    assert values.tasks(text) == found
+    assert [values.task(each) for each in values.tasks(text)] == found
 
 
 @pytest.mark.parametrize(
