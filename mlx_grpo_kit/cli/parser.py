@@ -257,7 +257,7 @@ def _add_survey(commands: Any) -> None:
         "  python -m mlx_grpo_kit survey --model smollm2 --task larger,gym:spell_backward,max_word_len=4\n",
     )
     parser.add_argument("--model", type=name, default=TINY_NAME, metavar="FOLDER", help=MODEL)
-    words = f"tasks, separated by commas: {TASK}"
+    words = f"tasks, separated by commas: {TASK.replace(' (default)', '')}"
     parser.add_argument("--task", type=tasks, nargs="+", required=True, metavar="TASKS", help=words)
     words = "number of problems of each task (default 32)"
     parser.add_argument("--num-problems", type=count, default=32, metavar="N", help=words)
