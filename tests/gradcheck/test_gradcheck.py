@@ -495,6 +495,24 @@ def test_the_report_says_what_an_error_must_amount_to_and_that_is_true():
             assert [failure.index for failure in gradcheck(T.tanh, x).failures] == [place]
 
 
+def test_the_same_seed_makes_the_same_sums():
+    first, again, other = (gradcheck(T.tanh, T.Tensor(numbers(3000)), seed=seed).visible for seed in (0, 0, 1))
+    assert first == again != other
+
+
+@pytest.mark.parametrize("factor", [0.97, 1.0, 1.03])
+def test_in_float32_an_error_of_three_percent_is_seen(factor):
+    @mx.custom_function
+    def square(x):
+        return x * x
+
+    @square.vjp
+    def square_vjp(x, cotangent, output):
+        return factor * 2 * x * cotangent
+
+    assert bool(gradcheck(square, mx.array([1.0, 2.0, 3.0]))) == (factor == 1)
+
+
 def test_kinks_among_many_are_no_errors():
     x = numbers(100, 100)
     x[5, :50] = np.linspace(-2e-5, 2e-5, 50)

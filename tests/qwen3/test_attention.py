@@ -175,6 +175,15 @@ def test_what_lies_in_the_room_of_a_cache_is_never_seen(drawn, room, data):
     assert np.abs(roomy - plain).max() < 1e-5 * np.abs(plain).max()
 
 
+def test_a_cache_with_too_little_room_grows_after_its_last_token():
+    keys, cache = mx.arange(7.0).reshape(1, 1, 7, 1), KVCache(1)
+    cache.append(0, keys[:, :, :3], keys[:, :, :3])
+    cache.advance(3)
+    cache.reserve(5)
+    grown, _ = cache.append(0, keys[:, :, 3:], keys[:, :, 3:])
+    assert mx.array_equal(grown, keys).item()
+
+
 @pytest.mark.parametrize("heads", [1, 2, 4])
 def test_shared_heads_are_heads_repeated_for_neighbours(heads):
     """A model with K heads of keys and values equals one with as many of them as of queries, copies side by side."""
