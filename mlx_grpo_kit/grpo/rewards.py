@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import math
 import warnings
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set, Sized
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set, Sized
 from concurrent.futures import Future
 from contextlib import suppress
 from itertools import islice
@@ -19,8 +19,9 @@ from mlx_grpo_kit.grpo.batch import Completions, Scores
 from mlx_grpo_kit.grpo.config import GRPOConfig
 from mlx_grpo_kit.grpo.processes import World
 from mlx_grpo_kit.runtime.event_loop import runs_here, user_loop
-from mlx_grpo_kit.tasks.signatures import reward_arguments, reward_name, takes_names
+from mlx_grpo_kit.tasks.signatures import reward_arguments, reward_name, takes, takes_names
 from mlx_grpo_kit.tasks.task import TaskError
+from mlx_grpo_kit.tasks.tools import is_lost
 
 LARGEST = float(np.finfo(np.float32).max)  # advantages are float32
 
@@ -58,7 +59,8 @@ def compute_rewards(
     Args:
         completion_ids: the completions' tokens, for functions that ask for them.
         messages: the turns of each completion as a chat, if it has several.
-        environments: the environment of each completion, if the task has any.
+        environments: the environment of each completion, if the task has any. A function with a parameter of this name
+            does not apply to a completion whose environment was lost, because a call took too long.
         failures: a list to collect failures in. With it, a completion for which a function raises, or returns a number
             that is not finite, counts as None and is added to the list, and nothing is raised.
 
@@ -80,11 +82,16 @@ def compute_rewards(
                 "them."
             )
     columns = {"completion_ids": completion_ids, "messages": messages, "environments": environments}
-    batch = _Calls(problems, completions, {name: each for name, each in columns.items() if each is not None})
-    outcomes = _call_all((func, batch) for func in reward_funcs)
-    values = [_score(func, batch, outcome, failures) for func, outcome in zip(reward_funcs, outcomes, strict=True)]
-    by_name = dict(zip(names, values, strict=True))
-    table = np.stack(list(by_name.values()))
+    columns = {name: each for name, each in columns.items() if each is not None}
+    batch = _Calls(problems, completions, columns, [*range(len(completions))])
+    kept = batch.of([row for row, each in enumerate(environments or ()) if not is_lost(each)])
+    batches = [kept if environments and takes(func, "environments") else batch for func in reward_funcs]
+    table = np.full([len(names), len(completions)], np.nan)
+    calls = [each for each in zip(reward_funcs, batches, table, strict=True) if each[1].rows or each[1] is batch]
+    outcomes = _call_all((func, each) for func, each, _ in calls)
+    for (func, each, rewards), outcome in zip(calls, outcomes, strict=True):
+        _score(func, each, outcome, rewards, failures)
+    by_name = dict(zip(names, table, strict=True))
     total = np.where(np.isnan(table).all(axis=0), np.nan, np.nansum(table, axis=0))
     if (abs(total) > LARGEST).any():
         index = int((abs(total) > LARGEST).argmax())
@@ -188,24 +195,30 @@ def _turns(completions: Completions) -> dict[str, list]:
 
 
 class _Calls(NamedTuple):
-    """Completions with their data; `first` is the index of the first one in the whole batch."""
+    """Completions with their data; `rows` are their indices in the whole batch."""
 
     problems: Sequence
     completions: Sequence[str]
     columns: Mapping[str, Sequence]
-    first: int = 0
+    rows: list[int]
 
-    def halves(self) -> Iterator[_Calls]:
-        middle = len(self.completions) // 2
-        for start, part in ((0, slice(None, middle)), (middle, slice(middle, None))):
-            columns = {name: column[part] for name, column in self.columns.items()}
-            yield _Calls(self.problems[part], self.completions[part], columns, self.first + start)
+    def of(self, places: Sequence[int]) -> _Calls:
+        """Some of these completions."""
+        problems, completions, rows, *columns = (
+            [column[place] for place in places]
+            for column in (self.problems, self.completions, self.rows, *self.columns.values())
+        )
+        return _Calls(problems, completions, dict(zip(self.columns, columns, strict=True)), rows)
+
+    def halves(self) -> list[_Calls]:
+        count = len(self.rows)
+        return [self.of(range(count // 2)), self.of(range(count // 2, count))]
 
     def quote(self, index: int = 0) -> str:
         """A completion and its prompt, shortened, with its index."""
         problem = self.problems[index]
         prompt = getattr(problem, "prompt", problem)
-        return f"completion {self.first + index}, {_quoted(self.completions[index])} of prompt {_quoted(prompt)}"
+        return f"completion {self.rows[index]}, {_quoted(self.completions[index])} of prompt {_quoted(prompt)}"
 
 
 class _Outcome(NamedTuple):
@@ -268,12 +281,14 @@ def _walk(returned: Any, count: int) -> _Outcome:
     return _Outcome(returned, list(islice(returned, count + 1)) if ordered else None)
 
 
-def _score(func: Callable, batch: _Calls, outcome: _Outcome, failures: list[Failure] | None) -> np.ndarray:
-    """One function's rewards [B]. Failures are added to `failures`, or raised if that is None."""
+def _score(
+    func: Callable, batch: _Calls, outcome: _Outcome, rewards: np.ndarray, failures: list[Failure] | None
+) -> None:
+    """Write one function's rewards into `rewards` [B]. Failures are added to `failures`, or raised if that is None."""
     name = reward_name(func)
     if outcome.error is None:
-        return _numbers(name, batch, outcome, failures)
-    rewards = np.full(len(batch.completions), np.nan)
+        rewards[batch.rows] = _numbers(name, batch, outcome, failures)
+        return
     failing = [(batch, outcome.error)] if len(batch.completions) else []
     while failing:
         parts = []
@@ -281,12 +296,12 @@ def _score(func: Callable, batch: _Calls, outcome: _Outcome, failures: list[Fail
             if len(part.completions) > 1:
                 parts += part.halves()
             else:
-                _fail(Failure(name, part.first, f"{_raised(name, error)} for {part.quote()}."), failures, error)
+                _fail(Failure(name, part.rows[0], f"{_raised(name, error)} for {part.quote()}."), failures, error)
         outcomes = _call_all((func, part) for part in parts)
         failing = []
         for part, result in zip(parts, outcomes, strict=True):
             if result.error is None:
-                rewards[part.first : part.first + len(part.completions)] = _numbers(name, part, result, failures)
+                rewards[part.rows] = _numbers(name, part, result, failures)
             else:
                 failing.append((part, result.error))
         if failures is None:
@@ -297,7 +312,6 @@ def _score(func: Callable, batch: _Calls, outcome: _Outcome, failures: list[Fail
             f"{_raised(name, outcome.error)} for {count} completions at once, but not for parts of them. Does it keep "
             "state between calls, or compare completions with each other?"
         ) from outcome.error
-    return rewards
 
 
 def _numbers(name: str, batch: _Calls, outcome: _Outcome, failures: list[Failure] | None) -> np.ndarray:
@@ -321,7 +335,7 @@ def _numbers(name: str, batch: _Calls, outcome: _Outcome, failures: list[Failure
             continue
         if isinstance(value, BaseException):  # an environment's own reward, which is asked for only once
             _fail(
-                Failure(name, batch.first + index, f"{_raised(name, value)} for {batch.quote(index)}."), failures, value
+                Failure(name, batch.rows[index], f"{_raised(name, value)} for {batch.quote(index)}."), failures, value
             )
             continue
         with suppress(Exception, SystemExit):  # float() runs code of the returned object
@@ -332,7 +346,7 @@ def _numbers(name: str, batch: _Calls, outcome: _Outcome, failures: list[Failure
                 f"Reward function {name!r} returned {_quoted(value)} for {batch.quote(index)}; expected a finite "
                 f"number, or None where the function does not apply. The largest allowed number is {LARGEST:.1e}."
             )
-            _fail(Failure(name, batch.first + index, message), failures)
+            _fail(Failure(name, batch.rows[index], message), failures)
     return rewards
 
 

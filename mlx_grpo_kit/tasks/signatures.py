@@ -145,6 +145,11 @@ def reward_arguments(
     return [], {key: value for key, value in given.items() if key in named}
 
 
+def takes(func: Callable, name: str) -> bool:
+    """True if a function has a parameter of this name."""
+    return any(each.name == name for each in _parameters(func))
+
+
 def _copied(value: Any) -> Any:
     try:
         return copy.deepcopy(value)

@@ -182,7 +182,7 @@ def _reward_of(kind: type) -> Callable:
 
         async def _rewarded(environment: Environment) -> Any:
             try:
-                return None if _box_of(environment).is_lost else await environment.get_reward()
+                return await environment.get_reward()
             except (Exception, SystemExit) as error:
                 return error
 
@@ -192,14 +192,19 @@ def _reward_of(kind: type) -> Callable:
             return [_rewarded(each) if type(each) is kind else None for each in environments]
 
         def _rewarded(environment: Environment) -> Any:
-            box = _box_of(environment)
             try:
-                return None if box.is_lost else box.worker.run(environment.get_reward)
+                return _box_of(environment).worker.run(environment.get_reward)
             except (Exception, SystemExit) as error:
                 return error
 
     reward.__name__ = kind.__name__
     return reward
+
+
+def is_lost(environment: Environment | None) -> bool:
+    """True if a call to this environment took too long, and may still change it."""
+    box = _BOXES.get(id(environment))
+    return box is not None and box.is_lost
 
 
 def _box_of(environment: Environment) -> Toolbox:

@@ -517,7 +517,11 @@ class TestEnvironments:
 
         name = {"a thread": "hang", "the event loop": "block"}.get(blocks, "ignore")
         turns = ["\n".join([CALL % (name, "{}"), STEP]), STEP]
-        trainer = trainer_of(folder, scripted, turns, 0.3, environment_factory=Slow, reward_funcs=[])
+
+        def seen(prompts, completions, environments):
+            return [float(len(environments))] * len(environments)
+
+        trainer = trainer_of(folder, scripted, turns, 0.3, environment_factory=Slow, reward_funcs=[seen])
         completions, rewards = sampled(trainer)
         [late, after], fine = results(completions)
         assert late == str({"error": "no answer within 0.3 seconds"})
@@ -525,7 +529,7 @@ class TestEnvironments:
             {"error": "the environment did not answer an earlier call in time, and is lost"}
         )
         assert fine == ["now 1"]
-        np.testing.assert_array_equal(rewards, [[np.nan], [1.0]])
+        np.testing.assert_array_equal(rewards, [[np.nan] * 2, [1.0] * 2])
         go_on.set()
         lost, kept = (each.environment for each in completions.conversations)
         again = [each.environment for each in sampled(trainer, 1)[0].conversations]
