@@ -44,6 +44,8 @@ def pytest_itemcollected(item):
     On a slow machine a new dashboard heard nothing of its run, about once in a run of all tests. Why is not known. What
     the page showed, and what the kernel's threads did, is among the warnings.
     """
+    if item.get_closest_marker("timeout") is None:
+        item.add_marker(pytest.mark.timeout(600))
     if "open_notebook" in getattr(item, "fixturenames", ()):
         item.add_marker(pytest.mark.flaky(reruns=1, only_rerun="TimeoutError"))
 
@@ -277,6 +279,27 @@ class NotebookPage:
         """The index of a chapter's cell by its name: "panel" is the cell with the id "13-panel" in chapter 13."""
         id = f"{self.path.stem[:2]}-{id}"
         return next(place for place, cell in enumerate(self.saved().cells) if cell.id == id)
+
+    def place_with(self, words):
+        """The index of the code cell whose source contains `words`."""
+        cells = enumerate(self.saved().cells)
+        return next(place for place, cell in cells if cell.cell_type == "code" and words in cell.source)
+
+    def run(self, *ids):
+        """Run cells of a chapter by their names, each until it has ended."""
+        for id in ids:
+            self.run_cell(self.place_of(id))
+            self.wait_until_idle(120)
+
+    def open_panel(self, id):
+        """Scroll to a cell of a chapter and run it; returns a locator of its box."""
+        self.show(self.place_of(id))
+        self.run(id)
+        return self.cell(self.place_of(id))
+
+    def slider(self, panel, label):
+        """The handle of the slider `label` in a panel."""
+        return panel.locator(".widget-hslider", has_text=label).locator(".noUi-handle")
 
     def click(self, index, label):
         """Click the button `label` in the outputs of a cell."""

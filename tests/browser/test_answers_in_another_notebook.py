@@ -5,8 +5,6 @@ import shutil
 
 import pytest
 
-pytestmark = pytest.mark.timeout(600)
-
 ANSWER = '''
 TINY_BIT = 1e-4
 

@@ -1,9 +1,5 @@
 """The shape explorer of chapter 04 in JupyterLab: an example is chosen, a shape is typed, the picture follows."""
 
-import pytest
-
-pytestmark = pytest.mark.timeout(600)
-
 EXPLORER = """
 from mlx_grpo_kit.course.chapters.chapter_04.pictures.shapes import shape_explorer
 panel = shape_explorer()

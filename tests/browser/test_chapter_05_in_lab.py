@@ -1,9 +1,5 @@
 """Chapter 05's panels in JupyterLab: the picture follows menu and sliders, the table of edges its own menu."""
 
-import pytest
-
-pytestmark = pytest.mark.timeout(600)
-
 NAME = "05_operations"
 
 

@@ -1,9 +1,5 @@
 """The switchboard and the step panel of chapter 06 in JupyterLab: pictures follow the controls."""
 
-import pytest
-
-pytestmark = pytest.mark.timeout(600)
-
 IMPORTS = """
 import numpy as np
 from ipywidgets import Checkbox, Dropdown, FloatLogSlider

@@ -1,9 +1,5 @@
 """Chapter 07 in JupyterLab: the panel of test digits follows its controls, and the sheet follows the mouse."""
 
-import pytest
-
-pytestmark = pytest.mark.timeout(600)
-
 NETWORK = """
 import numpy as np
 from ipywidgets import Checkbox, FloatSlider, IntSlider

@@ -1,10 +1,7 @@
 """The panels of chapter 08 in JupyterLab: a kernel is chosen, slid and typed, and the picture follows."""
 
-import pytest
-
 from mlx_grpo_kit.course.digits import load_digits
 
-pytestmark = pytest.mark.timeout(600)
 SET_UP, PANEL = 1, 3
 
 
@@ -21,10 +18,10 @@ def test_a_kernel_slides_over_a_digit_by_hand_and_by_itself(open_notebook):
     notebook.wait_for_words("at stop 16 of 36")
 
     # A larger stride leaves fewer stops, and the slider ends at the last of them.
-    panel.locator(".widget-hslider", has_text="stride").locator(".noUi-handle").press("ArrowRight")
+    notebook.slider(panel, "stride").press("ArrowRight")
     notebook.wait_for_words("at stop 9 of 9 on an image of 8 x 8 with stride 2")
     handles.first.press("ArrowRight")
-    panel.locator(".widget-hslider", has_text="padding").locator(".noUi-handle").press("ArrowRight")
+    notebook.slider(panel, "padding").press("ArrowRight")
     notebook.wait_for_words("at stop 9 of 16 on an image of 8 x 8 with stride 2 and padding 1")
 
     # A kernel of one's own: with a 2 in its centre the output is twice every second pixel.

@@ -1,8 +1,5 @@
 """The panel of chapter 09 in JupyterLab: the waiting operations follow the slider."""
 
-import pytest
-
-pytestmark = pytest.mark.timeout(600)
 SET_UP, WAITING = 1, 10
 
 

@@ -1,35 +1,23 @@
 """The panels of chapter 10 in JupyterLab: positions, gates and numbers are moved, and picture and words follow."""
 
-import nbformat
-import pytest
-
-pytestmark = pytest.mark.timeout(600)
-
-
-def cell_with(notebook, words):
-    """The number of the code cell that contains `words`."""
-    cells = nbformat.read(notebook.path, as_version=4).cells
-    return next(number for number, cell in enumerate(cells) if cell.cell_type == "code" and words in cell.source)
-
 
 def open_panel(notebook, words):
-    number = cell_with(notebook, words)
+    number = notebook.place_with(words)
     notebook.show(number)
     notebook.run_cell(number)
     panel = notebook.cell(number)
     panel.locator(".widget-html svg[role=img]").wait_for()
 
     def press(slider, key, times=1):
-        handle = panel.locator(".widget-hslider", has_text=slider).locator(".noUi-handle")
         for _ in range(times):
-            handle.press(key)
+            notebook.slider(panel, slider).press(key)
 
     return press
 
 
 def test_only_the_distance_moves_the_product_and_gates_and_norms_follow(open_notebook):
     notebook = open_notebook("10_transformer_parts")
-    notebook.run_cell(cell_with(notebook, "# Set-up"))
+    notebook.run_cell(notebook.place_with("# Set-up"))
 
     press = open_panel(notebook, "def turn(query_at")
     notebook.wait_for_words("a query at position 10 and a key at position 3, 7 apart")

@@ -1,9 +1,5 @@
 """Chapter 11's panels in JupyterLab: sliders move the query and the map, every cell can be pointed at and focused."""
 
-import pytest
-
-pytestmark = pytest.mark.timeout(600)
-
 NAME = "11_attention"
 
 

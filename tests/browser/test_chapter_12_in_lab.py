@@ -1,22 +1,12 @@
 """The panels of chapter 12 in JupyterLab: a plan follows its preset and sliders, patients change, a prompt is typed."""
 
-import nbformat
-import pytest
-
-pytestmark = pytest.mark.timeout(600)
-
-
-def cell_with(path, source):
-    cells = nbformat.read(path, as_version=4).cells
-    return next(number for number, cell in enumerate(cells) if cell.cell_type == "code" and source in cell.source)
-
 
 def test_panels_follow(open_notebook):
     notebook = open_notebook("12_qwen3")
     notebook.run_all()
     notebook.wait_until_idle(120)
 
-    plan = cell_with(notebook.path, "plan_panel(config)")
+    plan = notebook.place_with("plan_panel(config)")
     notebook.show(plan)
     panel = notebook.cell(plan)
     panel.locator(".widget-html svg[role=img]").wait_for()
@@ -31,13 +21,13 @@ def test_panels_follow(open_notebook):
     panel.locator("select").last.select_option("bfloat16")
     notebook.wait_for_words("256 tokens in bfloat16")
 
-    ward = cell_with(notebook.path, "almost_right(config")
+    ward = notebook.place_with("almost_right(config")
     notebook.show(ward)
     notebook.wait_for_words("Patient 1 against transformers. The first difference is in layers.0.self_attn.weights")
     notebook.cell(ward).locator("select").first.select_option("2")
     notebook.wait_for_words("first difference is in layers.0.self_attn.q_rope, at all tokens. logits: no difference")
 
-    lens = cell_with(notebook.path, "def look(prompt)")
+    lens = notebook.place_with("def look(prompt)")
     notebook.show(lens)
     typed = notebook.cell(lens).locator("input[type=text]")
     typed.fill("37+45=82")

@@ -1,21 +1,11 @@
 """The editable reward of chapter 14 in JupyterLab: typed, chosen from the menu, and messages for nonsense."""
 
-import pytest
-
-pytestmark = pytest.mark.timeout(600)
-
 
 def test_a_reward_is_typed_and_the_picture_follows(open_notebook):
     notebook = open_notebook("14_tasks_and_rewards")
-    for id in ("setup", "first", "verify", "partial-look"):
-        notebook.run_cell(notebook.place_of(id))
-        notebook.wait_until_idle(120)
-    at = notebook.place_of("panel")
-    notebook.show(at)
-    notebook.run_cell(at)
-    notebook.wait_until_idle(120)
+    notebook.run("setup", "first", "verify", "partial-look")
+    panel = notebook.open_panel("panel")
     notebook.wait_for_words("your reward: mean 0.93")
-    panel = notebook.cell(at)
     box = panel.locator("textarea").last
 
     def type_reward(body):

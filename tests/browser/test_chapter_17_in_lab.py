@@ -1,8 +1,5 @@
 """The panels of chapter 17 in JupyterLab: another token's surprise, another direction, and the words follow."""
 
-import pytest
-
-pytestmark = pytest.mark.timeout(600)
 SET_UP, TOKENS, NORM = 1, 3, 12
 
 

@@ -2,20 +2,10 @@
 
 import re
 
-import pytest
-
-pytestmark = pytest.mark.timeout(600)
-
-
-def run(notebook, *ids):
-    for id in ids:
-        notebook.run_cell(notebook.place_of(id))
-        notebook.wait_until_idle(120)
-
 
 def test_a_run_is_rewound_to_another_reward_and_inspected(open_notebook):
     notebook = open_notebook("18_grpo_training")
-    run(notebook, "setup", "look", "dashboard")
+    notebook.run("setup", "look", "dashboard")
     at = notebook.place_of("dashboard")
     notebook.show(at)
     cell = notebook.cell(at)
@@ -46,7 +36,7 @@ def test_a_run_is_rewound_to_another_reward_and_inspected(open_notebook):
     short = [text.strip() for text in cell.locator(".kit-scroll tbody tr td:nth-child(3)").all_inner_texts()]
     assert sum(text == "(empty)" or len(text) < 2 for text in short) > len(short) / 2, "it has learned to be short"
 
-    run(notebook, "microscope")
+    notebook.run("microscope")
     microscope = notebook.cell(notebook.place_of("microscope")).locator(".kit-widget")
     microscope.wait_for()
     microscope.get_by_text("advantage").first.wait_for()

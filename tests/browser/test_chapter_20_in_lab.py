@@ -1,25 +1,12 @@
 """Chapter 20 in JupyterLab: the museum follows its menu, and a live run is told what is wrong with it."""
 
-import pytest
-
-pytestmark = pytest.mark.timeout(600)
-
-
-def run(notebook, *ids):
-    for id in ids:
-        notebook.run_cell(notebook.place_of(id))
-        notebook.wait_until_idle(120)
-
 
 def test_the_exhibits_a_sick_run_and_a_mystery(open_notebook):
     notebook = open_notebook("20_failure_museum")
-    run(notebook, "setup")
+    notebook.run("setup")
 
     # An exhibit is chosen by keyboard, and the picture and its words follow.
-    at = notebook.place_of("museum")
-    notebook.show(at)
-    run(notebook, "museum")
-    panel = notebook.cell(at)
+    panel = notebook.open_panel("museum")
     panel.locator(".widget-html svg title", has_text="L: a reward that is too easy to get").wait_for(state="attached")
     menu = panel.locator("select")
     menu.focus()
@@ -36,7 +23,7 @@ def test_the_exhibits_a_sick_run_and_a_mystery(open_notebook):
     # A sick run is told so under its status, and the words stay.
     at = notebook.place_of("live-run")
     notebook.show(at)
-    run(notebook, "live-run")
+    notebook.run("live-run")
     words = notebook.cell(at).get_by_text("The gradient has been exactly 0 since step 1, although rewards differ")
     words.first.wait_for()
     saved = "".join(str(output.get("data", {}).get("text/html", "")) for output in notebook.saved().cells[at].outputs)
@@ -44,11 +31,8 @@ def test_the_exhibits_a_sick_run_and_a_mystery(open_notebook):
     assert "The gradient has been exactly 0 since step 1" in saved
 
     # A mystery opens in the dashboard, and its table shows the step under the cursor.
-    run(notebook, "mystery")
-    at = notebook.place_of("mystery-4")
-    notebook.show(at)
-    run(notebook, "mystery-4")
-    board = notebook.cell(at)
+    notebook.run("mystery")
+    board = notebook.open_panel("mystery-4")
     curve = board.locator("svg[role=slider]").first
     curve.focus()
     notebook.page.keyboard.press("Home")

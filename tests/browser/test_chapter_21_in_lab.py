@@ -1,13 +1,10 @@
 """The panels of chapter 21 in JupyterLab: memory, a weight's small steps, the ring and the machines follow."""
 
-import pytest
-
 RIGHT_OF_TEXT = """readout => {
     const range = document.createRange();
     range.selectNodeContents(readout);
     return range.getBoundingClientRect().right;
 }"""
-pytestmark = pytest.mark.timeout(600)
 
 
 def test_panels_follow(open_notebook):

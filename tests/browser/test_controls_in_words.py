@@ -2,8 +2,6 @@
 
 import pytest
 
-pytestmark = pytest.mark.timeout(600)
-
 PANEL = """
 import ipywidgets as widgets
 from mlx_grpo_kit.viz import Panel

@@ -1,9 +1,5 @@
 """The stepper, a slider and an exercise in JupyterLab, clicked and typed as a learner would."""
 
-import pytest
-
-pytestmark = pytest.mark.timeout(600)
-
 GRAPH = """
 from mlx_grpo_kit.scalar import Value
 from mlx_grpo_kit.viz import Stepper, draw_graph

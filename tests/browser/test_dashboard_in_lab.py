@@ -12,8 +12,6 @@ from playwright.sync_api import expect
 
 from mlx_grpo_kit.instruments import dashboard
 
-pytestmark = pytest.mark.timeout(600)
-
 # A model's output is text: this one would show if it were ever taken for markup.
 HOSTILE = "<img src=x onerror='window.hacked = true'> {number}"
 SETUP = (

@@ -8,8 +8,6 @@ from playwright.sync_api import expect
 
 from mlx_grpo_kit.runs.record import RunRecord
 
-pytestmark = pytest.mark.timeout(600)
-
 FAKE = (Path(__file__).parents[1] / "instruments" / "fake_trainer.py").read_text()
 SETUP = f"""{FAKE}
 from mlx_grpo_kit.instruments.dashboard import Dashboard

@@ -2,10 +2,6 @@
 
 import re
 
-import pytest
-
-pytestmark = pytest.mark.timeout(600)
-
 SET_UP = """from mlx_grpo_kit.assets import TINY
 from mlx_grpo_kit.instruments.flow import show_flow
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer

@@ -2,8 +2,6 @@
 
 import pytest
 
-pytestmark = pytest.mark.timeout(600)
-
 SETUP = """
 import time
 from types import SimpleNamespace

@@ -16,8 +16,6 @@ from mlx_grpo_kit.generation.sampling import filtered, shifted
 from mlx_grpo_kit.grpo import compute_advantages
 from mlx_grpo_kit.runtime import mx
 
-pytestmark = pytest.mark.timeout(600)
-
 MODULES = Path(instruments.__file__).parent
 SET_UP = """from mlx_grpo_kit.assets import TINY
 from mlx_grpo_kit.instruments.generation_tree import show_generation_tree

@@ -2,8 +2,6 @@
 
 import pytest
 
-pytestmark = pytest.mark.timeout(600)
-
 PANEL = """
 import ipywidgets as widgets
 import numpy as np

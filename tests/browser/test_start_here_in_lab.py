@@ -3,10 +3,6 @@
 import re
 from html import unescape
 
-import pytest
-
-pytestmark = pytest.mark.timeout(600)
-
 NAME = "00_start_here"
 SETTINGS = """
 settings = GRPOConfig(learning_rate=4e-4, seed=0, num_generations=8, per_device_train_batch_size=128)

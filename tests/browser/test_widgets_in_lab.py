@@ -2,11 +2,7 @@
 
 from pathlib import Path
 
-import pytest
-
 from mlx_grpo_kit import instruments
-
-pytestmark = pytest.mark.timeout(600)
 
 MODULE = """
 const bars = ({model, el}) => {
