@@ -189,6 +189,9 @@ def _block_values(config: Qwen3Config, positions: int) -> tuple[int, int]:
     queries = config.num_attention_heads * config.head_dim
     keys = config.num_key_value_heads * config.head_dim
     scores = config.num_attention_heads * positions
-    alive = 3 * hidden + 6 * queries + 12 * inner + 7 * scores // 2
-    kept = 4 * hidden + 6 * queries + 5 * keys + 5 * inner + scores
+    alive = 3 * hidden + queries + 12 * inner + 7 * scores // 2
+    kept = 4 * hidden + 4 * queries + 3 * keys + 5 * inner + scores
+    if config.family.head_norms:
+        alive += 5 * queries
+        kept += 2 * (queries + keys)
     return alive, kept

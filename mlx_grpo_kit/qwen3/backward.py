@@ -1,4 +1,4 @@
-"""Qwen3's backward pass by hand: the rule of each part of `forward.py`, then of a block, then of the whole model.
+"""The backward pass by hand: the rule of each part of `forward.py`, then of a block, then of the whole model.
 
 Read it next to `forward.py`. It is for study: training uses `value_and_grad`, which computes the same numbers
 automatically. A rule takes the gradient of its part's output and the part's inputs, and returns a gradient for each
@@ -148,13 +148,18 @@ def attention_backward(
     x: mx.array,
     kept: Mapping[str, mx.array],
 ) -> tuple[mx.array, Arrays, Arrays]:
-    """Attention with grouped heads and QK-norm, last step first; arguments and results as in `mlp_backward`."""
+    """Attention with grouped heads, last step first; arguments and results as in `mlp_backward`.
+
+    QK-norm and biases have gradients if they are among `params`.
+    """
     batch, num_tokens, _ = x.shape
     grads, inner = {}, {}
 
     def through_linear(name: str, grad: mx.array, x: mx.array) -> mx.array:
-        weight = f"{prefix}{name}.weight"
-        grad_x, grads[weight] = linear_backward(grad.reshape(batch, num_tokens, -1), x, params[weight])
+        weight, bias, grad = f"{prefix}{name}.weight", f"{prefix}{name}.bias", grad.reshape(batch, num_tokens, -1)
+        if bias in params:
+            grads[bias] = grad.sum(axis=(0, 1))
+        grad_x, grads[weight] = linear_backward(grad, x, params[weight])
         return grad_x
 
     at = {name.removeprefix(prefix): value for name, value in kept.items() if name.startswith(prefix)}
@@ -167,12 +172,12 @@ def attention_backward(
     inner["scores"] = softmax_backward(inner["weights"], at["weights"])
     inner["q_rope"], inner["k_rope"] = attention_scores_backward(inner["scores"], at["q_rope"], at["k_rope"])
     for name in ("q", "k"):
+        grad = rope_backward(inner[f"{name}_rope"], 0, config.rope_theta, config.rope_scaling).swapaxes(1, 2)
         weight = f"{prefix}{name}_norm.weight"
-        normed = rope_backward(inner[f"{name}_rope"], 0, config.rope_theta, config.rope_scaling).swapaxes(1, 2)
-        inner[f"{name}_norm"] = normed
-        inner[f"{name}_proj"], grads[weight] = rms_norm_backward(
-            normed, at[f"{name}_proj"], params[weight], config.rms_norm_eps
-        )
+        if weight in params:
+            inner[f"{name}_norm"] = grad
+            grad, grads[weight] = rms_norm_backward(grad, at[f"{name}_proj"], params[weight], config.rms_norm_eps)
+        inner[f"{name}_proj"] = grad
     grad_x = sum(through_linear(name, inner[name], x) for name in ("q_proj", "k_proj", "v_proj"))
     return grad_x, grads, {f"{prefix}{name}": value for name, value in inner.items()}
 

@@ -158,8 +158,8 @@ def dequantize(config: Qwen3Config, params: Mapping[str, mx.array]) -> dict[str,
     """`params` with all quantized matrices converted to floats of their scales' dtype."""
     dense = {}
     for name, shape in param_shapes(config).items():
-        stem = name.removesuffix(".weight")
-        value = matrix(params, stem, shape[-1])
+        is_bias = name.endswith(".bias")
+        value = params[name] if is_bias else matrix(params, name.removesuffix(".weight"), shape[-1])
         dense[name] = value[:] if isinstance(value, QuantizedMatrix) else value
     return dense
 

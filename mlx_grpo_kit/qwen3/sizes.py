@@ -1,4 +1,4 @@
-"""The size of a Qwen3, computed from its configuration: parameters, floating-point operations, bytes.
+"""The size of a Qwen3 or a relative, computed from its configuration: parameters, floating-point operations, bytes.
 
 No array is created, so Qwen3-32B takes as little time as the smallest model.
 
@@ -47,12 +47,14 @@ def forward_flops(config: Qwen3Config, batch: int, tokens: int, cached: int = 0)
         batch, tokens: shape of the input.
         cached: positions before the input whose keys and values come from a cache.
     """
-    weights = parameters_by_part(config)
+    matrices = dict.fromkeys(PARTS, 0)
+    for name, shape in param_shapes(config).items():
+        matrices[part_of(name)] += math.prod(shape) if len(shape) == 2 else 0
     per_key = config.num_hidden_layers * config.num_attention_heads * config.head_dim
     return {
-        "attention": 2 * batch * tokens * weights["attention"],
+        "attention": 2 * batch * tokens * matrices["attention"],
         "scores": 4 * batch * tokens * (cached + tokens) * per_key,
-        "mlp": 2 * batch * tokens * weights["mlp"],
+        "mlp": 2 * batch * tokens * matrices["mlp"],
         "output layer": 2 * batch * tokens * config.vocab_size * config.hidden_size,
     }
 
@@ -76,7 +78,8 @@ def inner_values(config: Qwen3Config, batch: int, tokens: int) -> dict[str, int]
     """
     queries, keys = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
     attended = 2 * config.num_attention_heads * tokens  # scores and weights
-    a_layer = 6 * config.hidden_size + 4 * (queries + keys) + attended + 3 * config.intermediate_size
+    of_heads = (4 if config.family.head_norms else 3) * (queries + keys)  # projected, normalised, rotated; v and mixed
+    a_layer = 6 * config.hidden_size + of_heads + attended + 3 * config.intermediate_size
     return {
         "a layer": batch * tokens * a_layer,
         "outside": batch * tokens * (2 * config.hidden_size + config.vocab_size),

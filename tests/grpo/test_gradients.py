@@ -9,6 +9,7 @@ import torch
 from mlx_grpo_kit.generation import SamplingConfig, generate
 from mlx_grpo_kit.grpo import GRPOLossConfig, compute_loss_and_gradients
 from mlx_grpo_kit.grpo.gradients import pad_logprobs
+from mlx_grpo_kit.qwen3.config import FAMILIES
 from mlx_grpo_kit.qwen3.weight_files import hugging_face_name
 from mlx_grpo_kit.runtime import mx
 from tests.sizes import TWO_LAYERS
@@ -19,10 +20,11 @@ ALL_PROMPTS = [prompt for prompt in PROMPTS for _ in range(GROUP)]
 REWARDS = [0.0, 1.0, 0.5, 1.0, 0.0, 0.0, 0.0, 1.0, 0.3, 0.2, 0.1, 0.9]
 
 
-@pytest.fixture(scope="module")
-def both(make_qwen3):
+@pytest.fixture(scope="module", params=FAMILIES)
+def both(request, make_qwen3):
     return make_qwen3(
         0.1,
+        request.param,
         vocab_size=V,
         **TWO_LAYERS,
         tie_word_embeddings=False,

@@ -21,6 +21,7 @@ LARGE_VOCABULARY, DEEP = replace(BASE, vocab_size=60_000), replace(BASE, num_hid
 WIDE = replace(BASE, intermediate_size=1024)
 MANY_HEADS = replace(BASE, num_attention_heads=16, num_key_value_heads=4, num_hidden_layers=4)
 LAYERS = dict(gradient_checkpointing=True)
+QWEN2, LLAMA = replace(MANY_HEADS, model_type="qwen2"), replace(MANY_HEADS, model_type="llama")
 # (model, tokens a completion has, settings)
 RUNS = {
     "a large vocabulary": (LARGE_VOCABULARY, 16, {}),
@@ -36,6 +37,12 @@ RUNS = {
     "many heads, sampled by eight": (MANY_HEADS, 24, dict(per_device_train_batch_size=16, completion_batch_size=8)),
     "many heads, long": (MANY_HEADS, 150, {}),
     "many heads, long, layer by layer": (MANY_HEADS, 150, dict(**LAYERS)),
+    "qwen2, long": (QWEN2, 64, dict(per_device_train_batch_size=16)),
+    "qwen2, layer by layer": (QWEN2, 64, dict(per_device_train_batch_size=16, **LAYERS)),
+    "llama, long": (LLAMA, 64, dict(per_device_train_batch_size=16)),
+    "llama, layer by layer": (LLAMA, 64, dict(per_device_train_batch_size=16, **LAYERS)),
+    "qwen2, adapters": (QWEN2, 24, dict(lora_r=8, per_device_train_batch_size=16)),
+    "llama, adapters": (LLAMA, 24, dict(lora_r=8, per_device_train_batch_size=16)),
     "adapters, long, layer by layer": (BASE, 150, dict(lora_r=8, **LAYERS)),
     "two updates": (MANY_HEADS, 24, dict(num_iterations=2, **LAYERS)),
     "bfloat16": (DEEP, 12, dict(bf16=True, optim="adafactor", **LAYERS)),

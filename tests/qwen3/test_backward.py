@@ -1,5 +1,6 @@
 """The backward pass by hand against torch's, part by part and whole, and against MLX's for every inner value."""
 
+import dataclasses
 import math
 from functools import partial
 
@@ -9,11 +10,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
-from transformers import Qwen3Config as HFConfig
-from transformers import Qwen3ForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from mlx_grpo_kit.grpo import GRPOLossConfig, compute_advantages, compute_loss_and_gradients
-from mlx_grpo_kit.qwen3 import Qwen3Config, YarnScaling, init_params, qwen3_forward, qwen3_loss_and_gradients
+from mlx_grpo_kit.qwen3 import (
+    Llama3Scaling,
+    Qwen3Config,
+    YarnScaling,
+    init_params,
+    qwen3_forward,
+    qwen3_loss_and_gradients,
+)
 from mlx_grpo_kit.qwen3.backward import (
     attention_scores_backward,
     cross_entropy,
@@ -25,6 +32,7 @@ from mlx_grpo_kit.qwen3.backward import (
     rope_backward,
     softmax_backward,
 )
+from mlx_grpo_kit.qwen3.config import FAMILIES
 from mlx_grpo_kit.qwen3.weight_files import hugging_face_name
 from mlx_grpo_kit.runtime import mx
 
@@ -150,24 +158,28 @@ def test_cross_entropy(shape, vocabulary, seed):
 
 @st.composite
 def models(draw):
-    """A small Qwen3 with parameters that are all different, and a batch: (config, params, ids, targets, weights)."""
-    key_heads = draw(sizes(2))
+    """A small model with parameters that are all different, and a batch: (config, params, ids, targets, weights)."""
+    key_heads, queries_per_key, half = draw(sizes(2)), draw(sizes(3)), draw(sizes(3))
+    heads, family = key_heads * queries_per_key, draw(st.sampled_from(list(FAMILIES)))
+    # transformers' Llama takes only hidden sizes that are multiples of the number of heads.
+    hidden_size = heads * draw(sizes(3)) if family == "llama" else draw(st.integers(2, 7))
     config = Qwen3Config(
         vocab_size=draw(st.integers(2, 9)),
-        hidden_size=draw(st.integers(2, 7)),
+        hidden_size=hidden_size,
         intermediate_size=draw(sizes(6)),
         num_hidden_layers=draw(sizes(3)),
-        num_attention_heads=key_heads * draw(sizes(3)),
+        num_attention_heads=heads,
         num_key_value_heads=key_heads,
-        head_dim=2 * draw(sizes(3)),
+        head_dim=2 * half,
         rms_norm_eps=1e-3,
         rope_theta=draw(st.sampled_from([100.0, 1e6])),
         tie_word_embeddings=draw(st.booleans()),
+        model_type=family,
     )
     rng = np.random.default_rng(draw(st.integers(0, 99)))
     shape = draw(sizes(3)), draw(sizes(5))
     params = {
-        name: mx.array(rng.normal(scale=0.5, size=value.shape) + (value.ndim == 1)).astype(mx.float32)
+        name: mx.array(rng.normal(scale=0.5, size=value.shape) + ("norm" in name)).astype(mx.float32)
         for name, value in init_params(config).items()
     }
     ids, targets = (mx.array(rng.integers(0, config.vocab_size, shape)) for _ in range(2))
@@ -175,8 +187,9 @@ def models(draw):
 
 
 def torch_gradients(config, params, ids, targets, weights):
-    """(loss, gradients by the kit's names, hidden states) of transformers' Qwen3 with the same weights, in float64."""
-    reference = Qwen3ForCausalLM(HFConfig(**config.to_dict(), attn_implementation="eager")).double()
+    """(loss, gradients by the kit's names, hidden states) of transformers' model with the same weights, in float64."""
+    theirs = AutoConfig.for_model(**config.to_dict(), attn_implementation="eager")
+    reference = AutoModelForCausalLM.from_config(theirs).double()
     state = {hugging_face_name(name): torch.tensor(np.array(value)) for name, value in params.items()}
     reference.load_state_dict(state, strict=False)
     output = reference(torch.tensor(np.array(ids)), output_hidden_states=True)
@@ -258,9 +271,9 @@ def test_padding(side):
         assert_close(gradient, first[name] + second[name], name)
 
 
-def test_yarn():
-    yarn = YarnScaling(factor=4.0, original_max_position_embeddings=16)
-    config = Qwen3Config.from_dict(CONFIG.to_dict() | {"rope_scaling": yarn.to_dict()})
+@pytest.mark.parametrize("scaling", [YarnScaling(4.0, 16), Llama3Scaling(8.0, 1.0, 4.0, 16)], ids=str)
+def test_scaled_rotary_embeddings(scaling):
+    config = dataclasses.replace(CONFIG, rope_scaling=scaling)
     params = init_params(config, scale=0.5)
     ids = mx.array([[3, 1, 4, 1, 5, 9, 2, 6]])
     weights = mx.full(ids.shape, 1 / 8)

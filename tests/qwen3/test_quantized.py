@@ -32,19 +32,23 @@ from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import get_task
 
 SIZES = dict(vocab_size=64, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
-             num_key_value_heads=2, head_dim=32)  # fmt: skip
+             num_key_value_heads=2, head_dim=16)  # fmt: skip
 PROMPTS = [[5, 9, 11, 3], [7, 30, 2, 1], [40, 41, 42, 43]]
 
 
-@pytest.fixture(scope="module", params=[(4, 32, True), (8, 64, False)], ids=["4 bits, tied", "8 bits, untied"])
+QUANTIZED = [("qwen3", 4, 32, True), ("qwen3", 8, 64, False), ("qwen2", 4, 64, False), ("llama", 8, 32, True)]
+
+
+@pytest.fixture(scope="module", params=QUANTIZED, ids=str)
 def folder(request, tmp_path_factory):
     from mlx_lm import convert
 
-    bits, group_size, tied = request.param
+    family, bits, group_size, tied = request.param
     place = tmp_path_factory.mktemp("quantized")
-    config = Qwen3Config(**SIZES, tie_word_embeddings=tied)
+    config = Qwen3Config(**SIZES, tie_word_embeddings=tied, model_type=family)
     save_character_tokenizer(place)
     params = init_params(config, scale=0.3, seed=bits)
+    params = {name: value + 0.3 * mx.random.normal(value.shape) for name, value in params.items()}
     save_pretrained(place / "kit", config, params, tokenizer=load_tokenizer(place))
     convert(str(place / "kit"), str(place / "q"), quantize=True, q_bits=bits, q_group_size=group_size, dtype="float32")
     return place / "q"

@@ -6,8 +6,7 @@ import math
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import Qwen3Config as HFConfig
-from transformers import Qwen3ForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from mlx_grpo_kit.qwen3 import KVCache, Qwen3Config, init_params, qwen3_forward
 from mlx_grpo_kit.qwen3.sizes import (
@@ -29,15 +28,22 @@ CONFIGS = {
     "no grouping": Qwen3Config(**SMALL | dict(num_key_value_heads=6, head_dim=16)),
     "wide mlp": Qwen3Config(**SMALL | dict(intermediate_size=1024)),
     "many words": Qwen3Config(**SMALL | dict(vocab_size=5000)),
-    **{name: Qwen3Config.from_name(name) for name in ("0.6B", "8B")},
+    "qwen2": Qwen3Config(**SMALL, model_type="qwen2"),
+    "llama": Qwen3Config(**SMALL, model_type="llama"),
+    **{name: Qwen3Config.from_name(name) for name in ("0.6B", "8B", "Qwen2.5-7B", "Llama-3.2-1B")},
 }
 TRIED = [name for name in CONFIGS if not name.endswith("B")]
+
+
+def model_of(config):
+    theirs = AutoConfig.for_model(**config.to_dict(), attn_implementation="eager")
+    return AutoModelForCausalLM.from_config(theirs)
 
 
 def on_meta(config):
     """transformers' model without numbers."""
     with torch.device("meta"):
-        return Qwen3ForCausalLM(HFConfig(**config.to_dict(), attn_implementation="eager"))
+        return model_of(config)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -73,7 +79,7 @@ def counted(call):
 def test_flops_of_a_forward_pass_are_those_that_torch_counts(name):
     model, config = on_meta(CONFIGS[name]), CONFIGS[name]
     ids = torch.zeros(3, 17, dtype=torch.long, device="meta")
-    mask = {"full_attention": torch.zeros(1, 1, 17, 17, device="meta")}  # made from numbers otherwise
+    mask = torch.zeros(1, 1, 17, 17, device="meta")  # made from numbers otherwise
     flops = forward_flops(config, 3, 17)
     assert sum(flops.values()) == counted(lambda: model(ids, attention_mask=mask, use_cache=False))
     layer = model.model.layers[0].mlp
@@ -83,7 +89,7 @@ def test_flops_of_a_forward_pass_are_those_that_torch_counts(name):
 
 def test_flops_of_one_more_token_behind_a_cache():
     config = CONFIGS["small"]
-    model = Qwen3ForCausalLM(HFConfig(**config.to_dict(), attn_implementation="eager")).eval()
+    model = model_of(config).eval()
     ids = torch.zeros(2, 12, dtype=torch.long)
     past = model(ids[:, :11], use_cache=True).past_key_values
     step = counted(lambda: model(ids[:, 11:], past_key_values=past))
@@ -94,7 +100,7 @@ def test_flops_of_one_more_token_behind_a_cache():
 @pytest.mark.parametrize("name", TRIED)
 def test_flops_of_training_are_those_that_torch_counts(name, checkpointing):
     config = CONFIGS[name]
-    model = Qwen3ForCausalLM(HFConfig(**config.to_dict(), attn_implementation="eager")).train()
+    model = model_of(config).train()
     if checkpointing:
         model.activation_checkpointing_enable({"use_reentrant": False})
     ids = torch.zeros(2, 9, dtype=torch.long)
