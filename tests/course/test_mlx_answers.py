@@ -48,6 +48,8 @@ def test_booleans_numbers_and_half_precision():
     assert same(EXPECTED > 0, EXPECTED > 0)
     assert same(NUMBERS > 0, EXPECTED > 0)
     assert not same(EXPECTED >= -9, EXPECTED > 0)
+    assert not same(1, True)
+    assert not same(True, 1)
     assert same(EXPECTED.sum(), EXPECTED.sum())
     assert same(float(NUMBERS.sum()), EXPECTED.sum())
     half = EXPECTED.astype(mx.bfloat16)

@@ -7,6 +7,7 @@ import pytest
 
 from mlx_grpo_kit.grpo.config import GRPOConfig
 from mlx_grpo_kit.instruments.dashboard import Dashboard
+from mlx_grpo_kit.instruments.dashboard.measures import Measures
 from mlx_grpo_kit.instruments.dashboard.panels import KITS, MEMORY, metrics_of, run_panels
 from mlx_grpo_kit.instruments.dashboard.run_picture import MOST_POINTS, _band, chart_run
 from mlx_grpo_kit.instruments.dashboard.settings import settings_of, settings_table
@@ -91,6 +92,12 @@ def test_memory_is_the_peak_since_the_previous_step(fake, monkeypatch):
     assert len(resets) == 3
     assert panel(dashboard, "memory, GB")["more"] is True
     assert panel(dashboard, "seconds per step")["more"] is True
+
+
+def test_the_speed_counts_the_tokens_of_all_completions():
+    metrics = {"step_time": 2.0, "completions/mean_length": 3.0}
+    step = SimpleNamespace(step=1, metrics=metrics, completions=[SimpleNamespace(reward=1.0)] * 8)
+    assert Measures(None).of(step, is_last=False)["tokens_per_second"] == 8 * 3 / 2
 
 
 def test_a_metric_of_the_kit_does_not_count_as_your_own():
