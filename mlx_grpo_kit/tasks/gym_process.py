@@ -112,4 +112,4 @@ def _eval(text: str) -> Any:
 
 
 if __name__ == "__main__":
-    answer_questions(answer)
+    answer_questions(answer, before=_generators)

@@ -6,19 +6,21 @@ thread may use while training may run in another thread.
 
 from __future__ import annotations
 
-import faulthandler
 import json
+import math
 import os
+import resource
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 from mlx_grpo_kit.tasks.task import TaskError
 
 SECONDS = 20
-"""The time after which a question counts as not answered."""
+"""The processor time after which a question counts as not answered, so that a busy machine gives the same scores."""
 
 
 class Judge:
@@ -26,7 +28,7 @@ class Judge:
 
     Args:
         module: its name.
-        seconds: the time for a question.
+        seconds: the processor time for a question.
     """
 
     def __init__(self, module: str, seconds: float = SECONDS):
@@ -49,11 +51,13 @@ class Judge:
                 line = self._process.stdout.readline()
             except OSError:
                 line = ""
-            if not line:  # it took too long, and its watchdog ended it
+            if not line:  # it took too long, and the system ended it
                 self._process.kill()
                 self._process.wait()
                 self._process = None
-                raise TaskError(f"{self._module} did not answer within {self._seconds:g} seconds.")
+                raise TaskError(
+                    f"{self._module} ended, or did not answer within {self._seconds:g} seconds of processor time."
+                )
         answer, error = json.loads(line)
         if error:
             raise TaskError(error)
@@ -64,18 +68,25 @@ class Judge:
         return subprocess.Popen(
             [sys.executable, "-m", self._module, str(self._seconds)],
             stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, encoding="utf-8", env=repeatable,
+            start_new_session=True,  # Ctrl-C, at which a run finishes its step, must not end it
         )  # fmt: skip
 
 
-def answer_questions(answer: Callable[..., Any]) -> None:
-    """Read one question per line until the input ends, and write the answer and the words of an error for each."""
+def answer_questions(answer: Callable[..., Any], before: Callable[[], Any] = bool) -> None:
+    """Read one question per line until the input ends, and write the answer and the words of an error for each.
+
+    `before` is called once, for imports, whose time does not count.
+    """
     answers = sys.stdout
     sys.stdout = sys.stderr  # a library's prints must not count as answers
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    before()
+    most = resource.getrlimit(resource.RLIMIT_CPU)[1]
     for line in sys.stdin:
-        faulthandler.dump_traceback_later(float(sys.argv[1]), exit=True)  # a C thread, which no computation can block
+        limit = math.ceil(time.process_time() + float(sys.argv[1]))
+        resource.setrlimit(resource.RLIMIT_CPU, (limit if most < 0 else min(limit, most), most))
         try:
             written = json.dumps([answer(*json.loads(line)), ""])
         except Exception as error:
             written = json.dumps([None, str(error) or type(error).__name__])
-        faulthandler.cancel_dump_traceback_later()
         print(written, file=answers, flush=True)

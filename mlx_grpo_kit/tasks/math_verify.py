@@ -8,6 +8,7 @@ math-verify runs in a separate process (`Judge`). An answer that takes it too lo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.util import find_spec
 
 from mlx_grpo_kit.tasks.answers import MAX_CHARACTERS, without_thoughts
@@ -50,4 +51,4 @@ def _answer(answer: str, said: str) -> bool:
 
 
 if __name__ == "__main__":
-    answer_questions(_answer)
+    answer_questions(_answer, before=lambda: import_module("math_verify"))

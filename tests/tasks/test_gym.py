@@ -148,7 +148,7 @@ def test_what_eval_may_do():
 
 
 def test_a_verifier_that_hangs_or_raises_scores_zero(monkeypatch):
-    monkeypatch.setattr(gym, "_judge", Judge("mlx_grpo_kit.tasks.gym_process", seconds=8))
+    monkeypatch.setattr(gym, "_judge", Judge("mlx_grpo_kit.tasks.gym_process", seconds=2))
     task = GymTask("coin_flip")
     problem = task.held_out(1)[0]
     raises, hangs = "1e999", "1e999999999"

@@ -1,5 +1,6 @@
 """math-verify as a reward: it works in threads too, and a missing installation is an error that says so."""
 
+import os
 import threading
 
 import pytest
@@ -54,3 +55,8 @@ def test_a_judge_that_is_gone_is_begun_again():
     judge._judge._process.kill()
     judge._judge._process.wait()
     assert judge.is_math_equal(HALF, "$0.5$")
+
+
+def test_ctrl_c_in_a_terminal_does_not_end_the_judge():
+    assert judge.is_math_equal(HALF, "$0.5$")
+    assert os.getpgid(judge._judge._process.pid) != os.getpgrp()
