@@ -23,7 +23,7 @@ QUANTIZED_BITS, GROUP_SIZES = (2, 3, 4, 5, 6, 8), (32, 64, 128)
 
 
 class Family(NamedTuple):
-    """What distinguishes a family of models from its relatives.
+    """A family of models: the parts that it has and its relatives lack.
 
     Attributes:
         architecture: the name of its class in transformers.
@@ -243,7 +243,7 @@ class Qwen3Config:
 
     @property
     def family(self) -> Family:
-        """What distinguishes this model's family from its relatives."""
+        """The parts and defaults of this model's family."""
         return FAMILIES[self.model_type]
 
     @classmethod

@@ -200,8 +200,8 @@ def load_tokenizer(folder: Path | str) -> Tokenizer:
 
     Needs `tokenizer.json`. The EOS ids are `eos_token_id` (an int or a list) of `generation_config.json`, else of
     `config.json`, else the `eos_token` of `tokenizer_config.json`: the order of precedence in transformers' `generate`.
-        A chat template is read if there is one, from chat_template.jinja or else from tokenizer_config.json, and runs
-        in `render`.
+    A chat template is read if there is one, from chat_template.jinja or else from tokenizer_config.json, and runs in
+    `render`.
 
     Raises:
         FileNotFoundError: there is no such folder, or no tokenizer.json in it.

@@ -155,8 +155,8 @@ def torch_name(name):
 
 
 def scattered(completions):
-    """Rewards that differ in every group."""
-    return [sum(map(ord, completion)) % 7 / 7 for completion in completions]
+    """Powers of 3, because no reward is then the mean of its group of 4: an advantage of 1e-8 is only rounding."""
+    return [3.0 ** -(sum(map(ord, completion)) % 7) for completion in completions]
 
 
 def trls_trainer(model, folder, steps, args):

@@ -215,9 +215,9 @@ def test_log_probabilities_become_one_padded_array():
     ],
 )  # fmt: skip
 def test_wrong_numbers(model, rollout, change, message):
-    old = change.pop("old", lambda rows: rows)(rollout.logps)
-    ref = change.pop("ref", lambda rows: None)(rollout.logps)
     arguments = dict(prompts=PROMPTS, rewards=REWARDS, group_size=GROUP, loss_config=GRPOLossConfig()) | change
+    old = arguments.pop("old", lambda rows: rows)(rollout.logps)
+    ref = arguments.pop("ref", lambda rows: None)(rollout.logps)
     with pytest.raises(ValueError, match=message):
         compute_loss_and_gradients(
             *model, arguments.pop("prompts"), rollout.completions, old, arguments.pop("rewards"),
@@ -237,8 +237,8 @@ def test_nan_among_the_old_log_probabilities(model, rollout):
 
 def test_old_log_probabilities_that_are_far_off(model):
     """The ratio of the better completion would overflow: the clip makes its part of the loss constant."""
-    loss, grads = compute_loss_and_gradients(*model, [[5]], [[6], [7]], [[-200.0], [-3.6]], [1.0, 0.0], 2)
-    clipped_loss, clipped = compute_loss_and_gradients(*model, [[5]], [[6], [7]], [[-20.0], [-3.6]], [1.0, 0.0], 2)
+    loss, grads = compute_loss_and_gradients(*model, [[5]], [[6], [7]], [[-200.0], [-5.0]], [1.0, 0.0], 2)
+    clipped_loss, clipped = compute_loss_and_gradients(*model, [[5]], [[6], [7]], [[-20.0], [-5.0]], [1.0, 0.0], 2)
     assert loss == clipped_loss
     assert all(mx.array_equal(grads[name], clipped[name]) for name in clipped)
     assert any(mx.abs(grad).max() > 0 for grad in grads.values())

@@ -8,6 +8,7 @@ from mlx_grpo_kit.autograd import value_and_grad
 from mlx_grpo_kit.grpo import per_token_logps
 from mlx_grpo_kit.grpo.logps import batch_logps, pad_batch
 from mlx_grpo_kit.qwen3 import qwen3_forward
+from mlx_grpo_kit.qwen3.config import FAMILIES
 from mlx_grpo_kit.qwen3.weight_files import hugging_face_name
 from mlx_grpo_kit.runtime import mx
 from tests.sizes import TWO_LAYERS
@@ -19,10 +20,11 @@ GROUPED_PROMPTS = [prompt for prompt in PROMPTS for _ in range(2)]
 GROUPED_COMPLETIONS = [*COMPLETIONS, [7, 7, 7], [0, 1], [35, 36, 35], [11]]
 
 
-@pytest.fixture(scope="module")
-def both(make_qwen3):
+@pytest.fixture(scope="module", params=FAMILIES)
+def both(request, make_qwen3):
     return make_qwen3(
         0.1,
+        request.param,
         vocab_size=V,
         **TWO_LAYERS,
         max_position_embeddings=64,

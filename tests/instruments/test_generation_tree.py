@@ -11,6 +11,8 @@ from mlx_grpo_kit.assets import TINY
 from mlx_grpo_kit.generation import SamplingConfig
 from mlx_grpo_kit.instruments.generation_tree import generation_tree, show_generation_tree
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer
+from tests.backends.small_qwen3 import RELATIVES
+from tests.generation.small_model import SHAPE
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +56,16 @@ def test_nodes_have_the_models_logits_in_descending_order(tree, model, probabili
         spelled = [tokenizer.decode([id_]) for id_ in node["ids"]]
         assert all(name == repr(text) for name, text in zip(node["names"], spelled, strict=True) if text)
         assert node["names"][node["ids"].index(end)] == "end"
+
+
+@pytest.mark.parametrize("family", RELATIVES)
+def test_a_relative_has_its_own_logits(make_qwen3, model, family):
+    *_, tokenizer = model
+    reference, config, params = make_qwen3(0.3, **SHAPE | {"vocab_size": tokenizer.vocab_size}, **RELATIVES[family])
+    [root] = show_generation_tree(config, params, tokenizer, "27+38=").data["nodes"]
+    with torch.no_grad():
+        expected = reference(torch.tensor([tokenizer.encode("27+38=")])).logits[0, -1].numpy()
+    np.testing.assert_allclose(logits_of(root), expected[root["ids"]], atol=1e-4)
 
 
 def test_a_click_causes_one_answer_and_mistakes_get_messages(tree, model):

@@ -42,7 +42,7 @@ def trained_bpe():
         special_tokens=SPECIAL,
         show_progress=False,
     )
-    tokenizer.train_from_iterator([Path(__file__).read_text(), *TEXTS], trainer)
+    tokenizer.train_from_iterator([Path(__file__).read_text(), *TEXTS, "123 456 789 " * 50], trainer)
     model = json.loads(tokenizer.to_str())["model"]
     tokens = sorted(model["vocab"], key=model["vocab"].get)
     return tokens, [" ".join(merge) for merge in model["merges"]]

@@ -26,11 +26,12 @@ from mlx_grpo_kit.qwen3 import (
     save_pretrained,
 )
 from mlx_grpo_kit.qwen3.adapters import MLX_LM, SETTINGS
+from mlx_grpo_kit.qwen3.config import FAMILIES
 from mlx_grpo_kit.qwen3.lora import TARGETS, fingerprint
 from mlx_grpo_kit.qwen3.tokenizer import save_character_tokenizer
 from mlx_grpo_kit.runtime import mx
 
-SIZES = dict(vocab_size=64, hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4,
+SIZES = dict(vocab_size=64, hidden_size=32, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4,
              num_key_value_heads=2, head_dim=8)  # fmt: skip
 RANK, SCALE = 4, 2.5
 IDS = np.random.default_rng(1).integers(0, 64, (3, 11))
@@ -46,10 +47,10 @@ def trained(config, params, targets=TARGETS):
     }
 
 
-@pytest.fixture(scope="module")
-def base(make_qwen3, tmp_path_factory):
+@pytest.fixture(scope="module", params=FAMILIES)
+def base(request, make_qwen3, tmp_path_factory):
     """(transformers' model, config, params, folder, adapters beside it)."""
-    model, config, params = make_qwen3(0.1, **SIZES, rope_theta=10_000.0)
+    model, config, params = make_qwen3(0.1, request.param, **SIZES, rope_theta=10_000.0)
     folder = tmp_path_factory.mktemp("base") / "model"
     tokenizer = tmp_path_factory.mktemp("tokenizer")
     save_character_tokenizer(tokenizer)
@@ -305,8 +306,8 @@ def test_settings_of_pefts_that_are_not_plain_lora(base, copy, change, words):
     ("change", "words"),
     [
         (lambda lora: lora.pop("layers.0.mlp.up_proj.lora_b"), "'layers.0.mlp.up_proj.lora_a' has no counterpart"),
-        (lambda lora: lora.update({"embedding.lora_a": mx.zeros((24, 4))}), "'embedding.lora_a' is not an adapter"),
-        (lambda lora: lora.update({"layers.0.mlp.up_proj.lora_a": mx.zeros((24, 5))}), "with the same rank in both"),
+        (lambda lora: lora.update({"embedding.lora_a": mx.zeros((32, 4))}), "'embedding.lora_a' is not an adapter"),
+        (lambda lora: lora.update({"layers.0.mlp.up_proj.lora_a": mx.zeros((32, 5))}), "with the same rank in both"),
         (
             lambda lora: lora.update({"layers.0.mlp.up_proj.lora_b": mx.zeros((4, 39))}),
             r"\(4, 39\) .*expected \(rank, 40\)",
@@ -318,7 +319,7 @@ def test_settings_of_pefts_that_are_not_plain_lora(base, copy, change, words):
         ),
         (lambda lora: lora.clear(), "There are no adapters"),
         (
-            lambda lora: lora.update({"layers.0.mlp.up_proj.lora_a": mx.zeros((24, 4), mx.int32)}),
+            lambda lora: lora.update({"layers.0.mlp.up_proj.lora_a": mx.zeros((32, 4), mx.int32)}),
             "dtype mlx.core.int32",
         ),
         (
@@ -331,7 +332,7 @@ def test_settings_of_pefts_that_are_not_plain_lora(base, copy, change, words):
             lambda lora: lora.update(
                 {
                     f"layers.0.mlp.up_proj.lora_{each}": mx.zeros(shape)
-                    for each, shape in (("a", (24, 2)), ("b", (2, 40)))
+                    for each, shape in (("a", (32, 2)), ("b", (2, 40)))
                 }
             ),
             r"have the ranks \[2, 4\]; expected the same for all",
@@ -434,11 +435,11 @@ def test_ranks_and_targets(base):
 
 def test_a_rank_beyond_the_maps_own(base):
     _, config, params, _, _ = base
-    assert len(init_lora(config, params, 24)) == 28  # of q_proj, from 24 numbers to 32
-    with pytest.raises(ValueError, match=r"rank of adapters is 25; expected at most 24, the largest rank of a linear"):
-        init_lora(config, params, 25)
-    with pytest.raises(ValueError, match="rank of adapters is 24; expected at most 16"):
-        init_lora(config, params, 24, ["k_proj", "v_proj"])
+    assert len(init_lora(config, params, 32)) == 28  # of q_proj, from 32 numbers to 32
+    with pytest.raises(ValueError, match=r"rank of adapters is 33; expected at most 32, the largest rank of a linear"):
+        init_lora(config, params, 33)
+    with pytest.raises(ValueError, match="rank of adapters is 32; expected at most 16"):
+        init_lora(config, params, 32, ["k_proj", "v_proj"])
 
 
 @pytest.mark.parametrize(
@@ -449,10 +450,10 @@ def test_a_rank_beyond_the_maps_own(base):
             {"layers.7.mlp.up_proj.lora_b": (4, 40)},
             r"has no matching 'layers\.7\.mlp\.up_proj\.weight'",
         ),
-        ({"lora_a": (24, 4)}, r"'lora_a' has no matching '.weight'"),
-        ({"layers.0.mlp.up_proj.lora_a": (25, 4)}, r"'layers\.0\.mlp\.up_proj' has the shapes \(25, 4\) and \(4, 40\)"),
-        ({"layers.0.mlp.up_proj.lora_a": (24, 5)}, r"shapes \(24, 5\) and \(4, 40\) .* expected \(in, rank\)"),
-        ({"layers.0.mlp.up_proj.lora_b": (4, 1)}, r"and \(4, 1\) for a weight of shape \(40, 24\): expected"),
+        ({"lora_a": (32, 4)}, r"'lora_a' has no matching '.weight'"),
+        ({"layers.0.mlp.up_proj.lora_a": (33, 4)}, r"'layers\.0\.mlp\.up_proj' has the shapes \(33, 4\) and \(4, 40\)"),
+        ({"layers.0.mlp.up_proj.lora_a": (32, 5)}, r"shapes \(32, 5\) and \(4, 40\) .* expected \(in, rank\)"),
+        ({"layers.0.mlp.up_proj.lora_b": (4, 1)}, r"and \(4, 1\) for a weight of shape \(40, 32\): expected"),
         ({"layers.0.mlp.up_proj.lora_b": (40,)}, r"and \(40,\) for a weight"),
         ({"layers.0.mlp.up_proj.lora_a": (0, 4)}, r"shapes \(0, 4\) and"),
     ],

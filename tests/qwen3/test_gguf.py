@@ -15,7 +15,7 @@ from mlx_grpo_kit.files import MANIFEST
 from mlx_grpo_kit.qwen3 import import_gguf, load_pretrained, load_tokenizer, qwen3_forward
 from mlx_grpo_kit.qwen3.gguf_file import GGUF, KINDS, OTHER_KINDS
 from mlx_grpo_kit.runtime import mx
-from tests.qwen3.small_gguf import FAMILIES, MERGES, PADDED, SPECIAL, TEXTS, make_reference, write_gguf
+from tests.qwen3.small_gguf import FAMILIES, MERGES, PADDED, SPECIAL, TEXTS, TOKEN_TYPES, make_reference, write_gguf
 
 TYPES = [Type[kind.name] for kind in KINDS.values()]
 
@@ -121,10 +121,20 @@ def test_tokens_are_those_of_transformers(pre, tmp_path):
     for text in TEXTS:
         ids = theirs(text, add_special_tokens=False).input_ids
         assert ours.encode(text) == loaded(text, add_special_tokens=False).input_ids == ids
-        assert loaded.decode(ids) == theirs.decode(ids)
+        for skip in (False, True):
+            assert loaded.decode(ids, skip_special_tokens=skip) == theirs.decode(ids, skip_special_tokens=skip)
     first = [1] if pre == "llama-bpe" else []  # llama.cpp and Llama 3's own tokenizer begin a text with it
     assert loaded("a b").input_ids == [*first, *ours.encode("a b")]
     assert "[PAD410]" not in loaded.get_vocab()
+
+
+def test_llama_3_takes_whole_words_that_no_merge_makes(tmp_path):
+    tokens, types = [*PADDED[:-1], "Ġzebra"], [*TOKEN_TYPES[:-1], 1]
+    settings = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": types}
+    for pre, whole in (("llama-bpe", True), ("qwen2", False)):
+        file = write_gguf(tmp_path / f"{pre}.gguf", make_reference("llama"), pre=pre, settings=settings)
+        ids = load_tokenizer(import_gguf(file, tmp_path / pre)).encode("a zebra")
+        assert (len(PADDED) - 1 in ids) == whole
 
 
 def test_smollm_cuts_every_digit(tmp_path):
