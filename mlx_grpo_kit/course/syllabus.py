@@ -48,7 +48,7 @@ PARTS: dict[str, tuple[Chapter, ...]] = {
         Chapter("09_mlx", "MLX", 120, ("07",)),
         Chapter("10_transformer_parts", "Transformer parts", 125, ("08", "09")),
         Chapter("11_attention", "Attention", 190, ("10",)),
-        Chapter("12_qwen3", "Qwen3", 180, ("11",)),
+        Chapter("12_qwen3", "Qwen3", 195, ("11",)),
         Chapter("13_generation", "Generation", 180, ("12",)),
     ),
     "Learning from rewards": (

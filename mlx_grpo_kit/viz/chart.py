@@ -72,6 +72,10 @@ class Chart:
         """Add an area to draw in, and return it; see `Plane` for the options."""
         return self.add(Plane(left, top, width, height, **options))
 
+    def draw(self, markup: Iterable[str]) -> None:
+        """Put markup onto the page, such as that of `outline`, `arrow` and `text`."""
+        self._parts += markup
+
     def bar(self, left: float, top: float, width: float, height: float, color: str) -> None:
         """Draw a filled rectangle."""
         self._parts.append(
@@ -329,6 +333,30 @@ def text(
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:g}" text-anchor="{anchor}" {look}{weight}{turn}>{inner}</text>'
     )
+
+
+def outline(x: float, y: float, wide: float, high: float, color: str, width: float = 2, dash: str = "") -> str:
+    """Return the markup of the edge of a box, as a path, because the dark theme recolours paths."""
+    corner = 5
+    path = (
+        f"M{x + corner:g} {y:g}H{x + wide - corner:g}Q{x + wide:g} {y:g} {x + wide:g} {y + corner:g}"
+        f"V{y + high - corner:g}Q{x + wide:g} {y + high:g} {x + wide - corner:g} {y + high:g}H{x + corner:g}"
+        f"Q{x:g} {y + high:g} {x:g} {y + high - corner:g}V{y + corner:g}Q{x:g} {y:g} {x + corner:g} {y:g}Z"
+    )
+    dashes = f' stroke-dasharray="{dash}"' if dash else ""
+    return f'<path d="{path}" fill="none" stroke="{color}" stroke-width="{width}"{dashes}/>'
+
+
+def arrow(points: Sequence[tuple[float, float]], color: str, width: float = 2) -> str:
+    """Return the markup of a line through points, with a head at its end."""
+    (x0, y0), (x, y) = points[-2:]
+    long = math.dist((x0, y0), (x, y))
+    dx, dy = (x - x0) / long, (y - y0) / long
+    path = "M" + "L".join(f"{a:g} {b:g}" for a, b in points)
+    head = (
+        f"M{x:g} {y:g}L{x - 8 * dx - 4 * dy:g} {y - 8 * dy + 4 * dx:g}L{x - 8 * dx + 4 * dy:g} {y - 8 * dy - 4 * dx:g}Z"
+    )
+    return f'<path d="{path}" fill="none" stroke="{color}" stroke-width="{width}"/><path d="{head}" fill="{color}"/>'
 
 
 def ticks(limits: tuple[float, float], log: bool, most: int) -> list[tuple[float, str]]:

@@ -12,10 +12,12 @@ from mlx_grpo_kit.course.chapters.chapter_12.hooks import (
     differences_by_token,
     hugging_face_model,
     hugging_face_record,
+    save_relative,
 )
 from mlx_grpo_kit.course.chapters.chapter_12.patients import CAUSES, DIAGNOSIS, MISTAKES, almost_right
+from mlx_grpo_kit.course.chapters.chapter_12.pictures.relatives import ATTENTION, MLP, draw_relatives
 from mlx_grpo_kit.course.chapters.chapter_12.plan import OWN, plan_panel
-from mlx_grpo_kit.qwen3 import Qwen3Config, load_pretrained, load_tokenizer, qwen3_forward
+from mlx_grpo_kit.qwen3 import Qwen3Config, load_pretrained, load_tokenizer, param_shapes, qwen3_forward
 from mlx_grpo_kit.qwen3.sizes import forward_flops, memory, parameters_by_part
 from mlx_grpo_kit.qwen3.statistics import value_statistics
 from mlx_grpo_kit.runtime import mx
@@ -81,6 +83,33 @@ def test_the_shipped_file_is_read_as_safetensors_reads_it():
     assert ours.keys() == theirs.keys()
     assert all(np.array_equal(ours[name], theirs[name].numpy()) for name in theirs)
     assert {chapter.kit_name(name) for name in theirs} == set(load_pretrained(TINY)[1])
+
+
+@pytest.mark.parametrize("family", ["qwen3", "qwen2", "llama"])
+def test_a_relative_is_read_and_projected_as_by_transformers(family, tmp_path):
+    theirs = save_relative(family, tmp_path, seed=0)
+    arrays = chapter.read_safetensors((tmp_path / "model.safetensors").read_bytes())
+    config, params = load_pretrained(tmp_path)
+    assert config.model_type == family
+    assert {chapter.kit_name(name) for name in arrays} == set(params)
+    assert all((array != array.flat[0]).any() for array in arrays.values())  # no norm or bias with its first numbers
+    seen = {}
+
+    def keep(name):
+        return lambda _, __, output: seen.setdefault(name, output)
+
+    layer = theirs.model.layers[1].self_attn
+    for name in ("q_proj", "k_proj", "v_proj", "q_norm", "k_norm"):
+        if hasattr(layer, name):
+            getattr(layer, name).register_forward_hook(keep(name))
+    theirs.model.layers[1].input_layernorm.register_forward_hook(keep("x"))
+    with torch.no_grad():
+        theirs(torch.arange(10).reshape(2, 5))
+    results = chapter.projected(config, params, "layers.1.self_attn.", mx.array(seen["x"].numpy()))
+    for letter, ours in zip("qkv", results, strict=True):
+        value = seen.get(f"{letter}_norm", seen[f"{letter}_proj"])
+        expected = value.reshape(2, 5, -1, config.head_dim).transpose(1, 2)
+        assert np.allclose(ours, expected, atol=1e-5)
 
 
 # -- looking inside ---------------------------------------------------------------------------------------------------
@@ -154,6 +183,29 @@ def test_where_the_parameters_of_published_models_are():
     embedding = parameters_by_part(Qwen3Config.from_name("0.6B"))["embedding"]
     assert round(embedding / 1e6) == 156
     assert 0.25 < embedding / 596_049_920 < 0.27
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "all_in_a_layer"),
+    [("Llama-3.2-1B", 0, 60.8e6), ("Qwen2.5-0.5B", 1152, 14.9e6), ("Qwen3-0.6B", 256, 15.7e6)],
+)
+def test_what_only_one_family_has(name, own, all_in_a_layer):
+    shapes = param_shapes(Qwen3Config.from_name(name))
+    sizes = {each: np.prod(shape) for each, shape in shapes.items() if each.startswith("layers.0.")}
+    ends = (".bias", "q_norm.weight", "k_norm.weight")
+    assert sum(size for each, size in sizes.items() if each.endswith(ends)) == own
+    assert abs(sum(sizes.values()) - all_in_a_layer) < 0.05e6
+
+
+def test_the_picture_of_the_relatives_has_their_weights():
+    chart, words = draw_relatives()
+    boxes = [box for row in ATTENTION + MLP for box in row if box]
+    for family in ("qwen2", "qwen3"):
+        drawn = {name.removeprefix("+ ") for owner, name in boxes if owner == family}
+        shapes = {each: set(param_shapes(chapter.CONFIGS[f"a {each}"])) for each in (family, "llama")}
+        own = {each.removeprefix("layers.0.self_attn.") for each in shapes[family] - shapes["llama"] if ".0." in each}
+        assert {name.removesuffix(".weight") for name in own} == drawn
+        assert all(name in words and name in chart.svg(words) for name in drawn)
 
 
 def test_the_shares_of_the_operations():

@@ -1,7 +1,8 @@
-"""Exercises of notebook 12: assembling, counting, loading, comparing and inspecting a Qwen3."""
+"""Exercises of notebook 12: assembling, counting, loading, comparing and inspecting a Qwen3, and its relatives."""
 
 import functools
 import json
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from mlx_grpo_kit.course.compare import Told
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
 from mlx_grpo_kit.course.slips import slips
 from mlx_grpo_kit.qwen3 import Qwen3Config
+from mlx_grpo_kit.qwen3.config import FAMILIES
 from mlx_grpo_kit.qwen3.forward import attention, mlp, rms_norm, visible
 from mlx_grpo_kit.qwen3.params import param_shapes
 from mlx_grpo_kit.runtime import mx
@@ -36,6 +38,7 @@ CONFIGS = {
     "three layers, untied": _config(9, 10, 14, 3, 6, 2, 4, False),
     "two layers, one head, untied": _config(7, 8, 5, 2, 1, 1, 6, False),
 }
+CONFIGS |= {f"a {name}": replace(CONFIGS["three layers, untied"], model_type=name) for name in FAMILIES}
 
 
 @functools.cache
@@ -204,7 +207,8 @@ def kit_name(name):
 NAMES = Exercise(
     "12.2",
     "Two names for everything",
-    "Write `kit_name(name)`: translate a name in the file to the kit's name, as in the table above.",
+    "Write `kit_name(name)`: translate a name in the file to the kit's name, as in the table above. A name that the "
+    "table lacks, such as `model.layers.0.self_attn.q_proj.bias` in a relative of Qwen3, loses only its `model.`.",
     minutes=5,
     difficulty=1,
     solution=kit_name,
@@ -222,6 +226,7 @@ NAMES = Exercise(
         ("model.layers.1.self_attn.o_proj.weight",),
         ("model.layers.11.post_attention_layernorm.weight",),
         ("model.layers.27.mlp.gate_proj.weight",),
+        ("model.layers.3.self_attn.k_proj.bias",),
     ),
     mistakes=slips(
         kit_name,
@@ -1134,5 +1139,235 @@ lambda *given: np.array(logit_lens(*given))
     also_wrong=r"""
 # backwards
 lambda *given: logit_lens(*given)[..., ::-1]
+""",
+)
+
+
+# -- relatives --------------------------------------------------------------------------------------------------------
+
+
+def projected(config, params, prefix, x):
+    """Queries, keys and values of one layer, before the rotation: three arrays [B, heads, T, D]."""
+
+    def heads(letter, count):
+        result = x @ params[f"{prefix}{letter}_proj.weight"].T
+        if f"{prefix}{letter}_proj.bias" in params:
+            result = result + params[f"{prefix}{letter}_proj.bias"]
+        result = result.reshape(*x.shape[:2], count, config.head_dim).swapaxes(1, 2)
+        if f"{prefix}{letter}_norm.weight" in params:
+            result = rms_norm(result, params[f"{prefix}{letter}_norm.weight"], config.rms_norm_eps)
+        return result
+
+    shared = config.num_key_value_heads
+    return heads("q", config.num_attention_heads), heads("k", shared), heads("v", shared)
+
+
+BOTH = "a qwen3 with biases"
+
+
+def _project(function, name, layer, stream):
+    """Project with the parameters of a family; BOTH is a Qwen3 whose file has the biases of a Qwen2 too."""
+    params = _params("a qwen2") | _params("a qwen3") if name == BOTH else _params(name)
+    config = CONFIGS["a qwen3" if name == BOTH else name]
+    return function(config, params, f"layers.{layer}.self_attn.", mx.array(np.asarray(stream, np.float32)))
+
+
+PROJECTED = Exercise(
+    "12.10",
+    "A relative",
+    "Write `projected(config, params, prefix, x)`: queries, keys and values of one layer for *all three* families, as "
+    "a tuple of three arrays [B, heads, T, D], before the rotation. x is [B, T, hidden], and `prefix` is "
+    '`"layers.0.self_attn."` for layer 0. `params` always has `prefix + "q_proj.weight"`, and the same for k and v. '
+    "If it has a bias, such as `q_proj.bias`, add the bias. If it has `q_norm.weight` or `k_norm.weight`, apply that "
+    "norm to the D numbers of each head. A family is what its weights are, so ask whether a weight is there, not what "
+    "`config.model_type` is.",
+    minutes=12,
+    difficulty=2,
+    solution=projected,
+    hints=(
+        'You wrote most of it in 11.8. `if prefix + "q_proj.bias" in params:` asks whether a weight is there.',
+        "The order is: product with the matrix, bias, cut into heads, norm. A bias has as many numbers as its matrix "
+        "has rows, so it is added before the cut; a head norm has D weights, so it comes after the cut.",
+        "One inner function does all three: `heads(letter, count)`, called with `q` and `config.num_attention_heads`, "
+        "then with `k` and `v` and `config.num_key_value_heads`. `v_norm.weight` is in no file, so no special case is "
+        "needed. `reshape(B, T, count, D).swapaxes(1, 2)` cuts into heads.",
+    ),
+    cases=(
+        *drawn(1, lambda rng: ("a qwen2", 0, _stream(rng, 2, 3, 10))),
+        *drawn(1, lambda rng: ("a llama", 1, _stream(rng, 1, 4, 10)), seed=1),
+        *drawn(1, lambda rng: ("a qwen3", 2, _stream(rng, 2, 5, 10)), seed=2),
+        *drawn(1, lambda rng: (BOTH, 1, _stream(rng, 3, 2, 10)), seed=3),
+        *drawn(1, lambda rng: ("a qwen3", 0, rng.normal(size=(1, 1, 10)) / 30), seed=4),
+    ),
+    mistakes=slips(
+        projected,
+        r"""
+bias forgotten
+- if f"{prefix}{letter}_proj.bias" in params:
+-     result = result + params[f"{prefix}{letter}_proj.bias"]
+! A Qwen2 has biases on queries, keys and values. They are never added here.
+every model has biases
+- if f"{prefix}{letter}_proj.bias" in params:
+-     result = result + params[f"{prefix}{letter}_proj.bias"]
++ result = result + params[f"{prefix}{letter}_proj.bias"]
+! Only a Qwen2 has biases. Ask first whether the name is in `params`.
+
+@ result = result + params[f"{prefix}{letter}_proj.bias"]
+no bias on the values
++ result = result + params[f"{prefix}{letter}_proj.bias"] * (letter != "v")
+! The values have a bias too, `v_proj.bias`.
+bias subtracted
++ result = result - params[f"{prefix}{letter}_proj.bias"]
+! A bias is added, not subtracted.
+
+@ if f"{prefix}{letter}_norm.weight" in params:
+norms forgotten
++ if False:
+! A Qwen3 has a norm for the heads of queries and one for those of keys. They are never applied here.
+a bias or a norm (2)
++ if f"{prefix}{letter}_norm.weight" in params and f"{prefix}{letter}_proj.bias" not in params:
+! The model `a qwen3 with biases` has both. Ask for each weight separately.
+the norm of a model without norms
++ if letter != "v":
+! Only a Qwen3 has head norms. Ask first whether the name is in `params`.
+
+by the name of the family
+- if f"{prefix}{letter}_proj.bias" in params:
++ if config.model_type == "qwen2":
+! You ask for the name of the family, and miss the biases of a Qwen3 that has some. Ask whether the weight is there.
+
+a norm on the values (3)
+- if f"{prefix}{letter}_norm.weight" in params:
+-     result = rms_norm(result, params[f"{prefix}{letter}_norm.weight"], config.rms_norm_eps)
++ normed = letter.replace("v", "k")
++ if f"{prefix}{normed}_norm.weight" in params:
++     result = rms_norm(result, params[f"{prefix}{normed}_norm.weight"], config.rms_norm_eps)
+! The values are normalized too. Only queries and keys have a head norm, because only they make scores.
+
+@ result = rms_norm(result, params[f"{prefix}{letter}_norm.weight"], config.rms_norm_eps)
+norms swapped (3)
++ other = {"q": "k", "k": "q"}[letter]
++ result = rms_norm(result, params[f"{prefix}{other}_norm.weight"], config.rms_norm_eps)
+! The weights of `q_norm` and `k_norm` are swapped.
+the norm without its weights (2)
++ result = rms_norm(result, mx.ones(config.head_dim), config.rms_norm_eps)
+! A head norm has D weights: multiply by them.
+a fixed eps (2)
++ result = rms_norm(result, params[f"{prefix}{letter}_norm.weight"], 1e-6)
+! This is nearly right: the norms need `config.rms_norm_eps`, which is not the same in every model.
+
+norm before the cut (2)
+- result = result.reshape(*x.shape[:2], count, config.head_dim).swapaxes(1, 2)
+- if f"{prefix}{letter}_norm.weight" in params:
+-     result = rms_norm(result, params[f"{prefix}{letter}_norm.weight"], config.rms_norm_eps)
+- return result
++ if f"{prefix}{letter}_norm.weight" in params:
++     result = rms_norm(result, params[f"{prefix}{letter}_norm.weight"], config.rms_norm_eps)
++ return result.reshape(*x.shape[:2], count, config.head_dim).swapaxes(1, 2)
+or
+- result = result.reshape(*x.shape[:2], count, config.head_dim).swapaxes(1, 2)
+- if f"{prefix}{letter}_norm.weight" in params:
+-     result = rms_norm(result, params[f"{prefix}{letter}_norm.weight"], config.rms_norm_eps)
+- return result
++ if f"{prefix}{letter}_norm.weight" in params:
++     whole = mx.tile(params[f"{prefix}{letter}_norm.weight"], count)
++     result = rms_norm(result, whole, config.rms_norm_eps)
++ return result.reshape(*x.shape[:2], count, config.head_dim).swapaxes(1, 2)
+! The norm saw the numbers of all heads at once. Each head of D numbers is normalized separately, after the cut.
+
+bias after the norm (2)
+- if f"{prefix}{letter}_proj.bias" in params:
+-     result = result + params[f"{prefix}{letter}_proj.bias"]
+- result = result.reshape(*x.shape[:2], count, config.head_dim).swapaxes(1, 2)
+- if f"{prefix}{letter}_norm.weight" in params:
+-     result = rms_norm(result, params[f"{prefix}{letter}_norm.weight"], config.rms_norm_eps)
+- return result
++ result = result.reshape(*x.shape[:2], count, config.head_dim).swapaxes(1, 2)
++ if f"{prefix}{letter}_norm.weight" in params:
++     result = rms_norm(result, params[f"{prefix}{letter}_norm.weight"], config.rms_norm_eps)
++ if f"{prefix}{letter}_proj.bias" in params:
++     result = result + params[f"{prefix}{letter}_proj.bias"].reshape(count, 1, config.head_dim)
++ return result
+! The bias belongs to the projection, so it is added before the norm.
+
+@ result = result.reshape(*x.shape[:2], count, config.head_dim).swapaxes(1, 2)
+tokens before heads (3)
++ result = result.reshape(*x.shape[:2], count, config.head_dim)
+! The axes are [B, T, heads, D]; expected [B, heads, T, D].
+tokens torn apart (3)
++ result = result.reshape(x.shape[0], count, x.shape[1], config.head_dim)
+! The shape is right, but the numbers of a token ended up at several positions. Cut the last axis into [heads, D]
+! first, and then swap the axes of tokens and heads.
+
+@ return heads("q", config.num_attention_heads), heads("k", shared), heads("v", shared)
+as many heads of keys as of queries (3)
++ return tuple(heads(letter, config.num_attention_heads) for letter in "qkv")
+! Keys and values have fewer heads than queries: `config.num_key_value_heads`.
+rotated already (2)
++ how = {"traditional": False, "base": config.rope_theta, "scale": 1.0, "offset": 0}
++ queries, keys = heads("q", config.num_attention_heads), heads("k", shared)
++ return *(mx.fast.rope(each, config.head_dim, **how) for each in (queries, keys)), heads("v", shared)
+! Queries and keys are rotated already. Return them as they are before the rotation.
+keys and values swapped (3)
++ return heads("q", config.num_attention_heads), heads("v", shared), heads("k", shared)
+! The order is queries, keys, values.
+
+always the first layer
+- def heads(letter, count):
++ prefix = "layers.0.self_attn."
++ def heads(letter, count):
+! Every layer has its own weights: use `prefix`.
+""",
+    ),
+    run=_project,
+    explain="So three families share one forward pass, here and in `mlx_grpo_kit/qwen3/forward.py`.",
+    also_right=r"""
+# step by step
+def step_by_step(config, params, prefix, x):
+    weights = {name.removeprefix(prefix): value for name, value in params.items() if name.startswith(prefix)}
+    B, T, _ = x.shape
+    q, k, v = (x @ weights[f"{name}_proj.weight"].T + weights.get(f"{name}_proj.bias", 0) for name in "qkv")
+    q, k, v = (mx.transpose(each.reshape(B, T, -1, config.head_dim), (0, 2, 1, 3)) for each in (q, k, v))
+    if "q_norm.weight" in weights:
+        q = mx.fast.rms_norm(q, weights["q_norm.weight"], config.rms_norm_eps)
+        k = mx.fast.rms_norm(k, weights["k_norm.weight"], config.rms_norm_eps)
+    return [q, k, v]
+# the kit's inner values
+def by_watching(config, params, prefix, x):
+    record, mask = {}, visible(x.shape[1], x.shape[1], 0)
+    attention(config, params, prefix, x, mask, watch=record.setdefault)
+    q, k = (record.get(f"{letter}_norm", record[f"{letter}_proj"]) for letter in "qk")
+    return tuple(each.swapaxes(1, 2) for each in (q, k, record["v_proj"]))
+# in NumPy, with one question for all biases
+def in_numpy(config, params, prefix, x):
+    weights = {name: np.array(value) for name, value in params.items()}
+    x, results = np.array(x), []
+    for letter in "qkv":
+        each = x @ weights[f"{prefix}{letter}_proj.weight"].T
+        if prefix + "q_proj.bias" in weights:
+            each += weights[f"{prefix}{letter}_proj.bias"]
+        each = np.stack(np.split(each, each.shape[-1] // config.head_dim, axis=-1), axis=1)
+        if letter != "v" and prefix + "k_norm.weight" in weights:
+            size = np.sqrt((each**2).mean(-1, keepdims=True) + config.rms_norm_eps)
+            each = each / size * weights[f"{prefix}{letter}_norm.weight"]
+        results.append(each)
+    return tuple(results)
+""",
+    also_wrong=r"""
+# only two
+lambda *given: projected(*given)[:2]
+# one array
+lambda *given: mx.concatenate(projected(*given), axis=1)
+# the keys repeated for every query head
+def repeated(config, params, prefix, x):
+    q, k, v = projected(config, params, prefix, x)
+    return q, *(mx.repeat(each, q.shape[1] // k.shape[1], axis=1) for each in (k, v))
+# changes a weight
+def changes_weights(config, params, prefix, x):
+    results = projected(config, params, prefix, x)
+    mx.eval(results)
+    params[prefix + "q_proj.weight"] += 1
+    return results
+! the right result, but also new numbers in what it was given
 """,
 )

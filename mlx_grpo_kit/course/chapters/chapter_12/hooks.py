@@ -1,4 +1,4 @@
-"""The Qwen3 of transformers and its inner values, under the kit's names."""
+"""The Qwen3 of transformers and its inner values, under the kit's names; and small relatives of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # only a local folder is read
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 from transformers.models.qwen3 import modeling_qwen3
 from transformers.utils import logging
 
@@ -29,6 +29,51 @@ def hugging_face_model(folder: Path | str, numbers: bool = True) -> Qwen3ForCaus
         return Qwen3ForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
     finally:
         logging.enable_progress_bar()
+
+
+SIZES = {
+    "vocab_size": 64,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+}
+OWN = {
+    "qwen3": {},
+    "qwen2": {"tie_word_embeddings": True},
+    "llama": {
+        "rope_parameters": {
+            "rope_type": "llama3",
+            "rope_theta": 500_000.0,
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 16,
+        }
+    },
+}
+"""Settings of each family beside SIZES: tied embeddings, or rotary embeddings stretched as in Llama 3.2."""
+
+
+def save_relative(family: str, folder: Path | str, seed: int) -> PreTrainedModel:
+    """Make a small model of a family with transformers, save it in a folder, and return it.
+
+    All its numbers are random, even those of the norms, around 1, and of the biases, around 0.
+    """
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **SIZES, **OWN[family])).eval()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            noise = 0.3 * torch.randn(parameter.shape, generator=generator)
+            parameter.copy_(noise + (parameter.mean() if parameter.ndim == 1 else 0))
+    logging.disable_progress_bar()
+    try:
+        model.save_pretrained(folder)
+    finally:
+        logging.enable_progress_bar()
+    return model
 
 
 def hugging_face_record(model: Qwen3ForCausalLM, input_ids: np.ndarray) -> dict[str, np.ndarray]:

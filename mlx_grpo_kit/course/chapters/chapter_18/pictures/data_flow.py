@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mlx_grpo_kit.viz.chart import INK_COLORS, Chart, text
+from mlx_grpo_kit.viz.chart import INK_COLORS, Chart, arrow, outline, text
 from mlx_grpo_kit.viz.sheet import shades
 from mlx_grpo_kit.viz.style import BLUE, EDGE, FAINT, INK, NEGATIVE, ORANGE, POSITIVE, ZERO
 
@@ -115,7 +115,7 @@ class _Drawing:
             words = _plain(reward) if cell >= 24 else ""
             self._write(left + cell / 2, top + 49, words, size=SMALL, anchor="middle", color=INK)
             if place == self.row % size:
-                self._markup.append(_outline(left, top + 29, cell - 1, 30, BLUE, width=3))
+                self._markup.append(outline(left, top + 29, cell - 1, 30, BLUE, width=3))
         mean, deviation = self.data.means[group], self.data.deviations[group]
         words = f"mean {mean:.3f}, deviation {deviation:.3f}"
         self._write(x + 10, top + 82, words, size=14)
@@ -254,7 +254,7 @@ class _Drawing:
 
     def _outline(self, column: tuple[float, float], top: float, high: float, color: str) -> tuple[float, float]:
         x, wide = column
-        self._markup.append(_outline(x, top, wide, high, color))
+        self._markup.append(outline(x, top, wide, high, color))
         return x, wide
 
     def _box(
@@ -296,16 +296,8 @@ class _Drawing:
         self._arrow((end, 605), (OUTER, 605), (OUTER, 76), (end, 76), strong=self.second)
 
     def _arrow(self, *points: tuple[float, float], strong: bool = False) -> None:
-        (x0, y0), (x, y) = points[-2:]
-        dx, dy = np.sign(x - x0), np.sign(y - y0)
         color, width = (ORANGE, 3) if strong else (EDGE, 2)
-        path = "M" + "L".join(f"{a:g} {b:g}" for a, b in points)
-        head = (
-            f"M{x:g} {y:g}L{x - 8 * dx - 4 * dy:g} {y - 8 * dy + 4 * dx:g}"
-            f"L{x - 8 * dx + 4 * dy:g} {y - 8 * dy - 4 * dx:g}Z"
-        )
-        self._markup.append(f'<path d="{path}" fill="none" stroke="{color}" stroke-width="{width}"/>')
-        self._markup.append(f'<path d="{head}" fill="{color}"/>')
+        self._markup.append(arrow(points, color, width))
 
     def _say_tokens(self) -> None:
         """Describe the numbers of each token in words."""
@@ -318,17 +310,6 @@ class _Drawing:
                 f"{_decimal(update.objective[row, place])}{side}, share of the loss "
                 f"{_decimal(update.shares[row, place], 4)}."
             )
-
-
-def _outline(x: float, y: float, wide: float, high: float, color: str, width: float = 2) -> str:
-    """The edge of a box, as a path, because the dark theme recolours paths."""
-    corner = 5
-    path = (
-        f"M{x + corner:g} {y:g}H{x + wide - corner:g}Q{x + wide:g} {y:g} {x + wide:g} {y + corner:g}"
-        f"V{y + high - corner:g}Q{x + wide:g} {y + high:g} {x + wide - corner:g} {y + high:g}H{x + corner:g}"
-        f"Q{x:g} {y + high:g} {x:g} {y + high - corner:g}V{y + corner:g}Q{x:g} {y:g} {x + corner:g} {y:g}Z"
-    )
-    return f'<path d="{path}" fill="none" stroke="{color}" stroke-width="{width}"/>'
 
 
 def _area(x: float, y: float, wide: float, high: float, color: str) -> str:

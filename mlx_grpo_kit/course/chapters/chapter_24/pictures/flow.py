@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
-from mlx_grpo_kit.viz.chart import Chart, text
+from mlx_grpo_kit.viz.chart import Chart, arrow, text
 from mlx_grpo_kit.viz.style import BLUE, EDGE, ORANGE
 
 WIDTH, HEIGHT = 1000, 310
@@ -58,26 +57,16 @@ def draw_step(shapes: Mapping[str, str]) -> tuple[Chart, str]:
             text(x + BOX / 2, y + 42, shapes.get(name, ""), size=12.5, anchor="middle", color="soft"),
         ]
     chart = Chart(WIDTH, HEIGHT)
+    chart.draw(markup)
     chart.text(
         14,
         24,
         "one step of GRPO: orange has a gradient, blue is a constant for the loss, grey goes in or comes out",
         size=15,
     )
-    chart.add(_Drawing(markup))
     said = ", ".join(f"{name} {shapes[name]}" for name in BOXES if name in shapes)
     ways = "; ".join(f"{start} to {end}" for start, end, _ in ARROWS)
     return chart, f"One step of GRPO as boxes: {said}. Arrows: {ways}."
-
-
-class _Drawing:
-    """Markup as an area of a chart."""
-
-    def __init__(self, markup: list[str]):
-        self._markup = markup
-
-    def parts(self) -> list[str]:
-        return self._markup
 
 
 def _arrow(start: str, end: str, words: str) -> str:
@@ -85,29 +74,17 @@ def _arrow(start: str, end: str, words: str) -> str:
     (c0, r0, _), (c1, r1, _) = BOXES[start], BOXES[end]
     if c0 == c1:
         x = COLUMNS[c0] + BOX / 2
-        down = r1 > r0
-        y0, y1 = (ROWS[r0] + TALL, ROWS[r1]) if down else (ROWS[r0], ROWS[r1] + TALL)
-        points, head = [(x, y0), (x, y1)], (0, 1 if down else -1)
+        y0, y1 = (ROWS[r0] + TALL, ROWS[r1]) if r1 > r0 else (ROWS[r0], ROWS[r1] + TALL)
+        points = [(x, y0), (x, y1)]
     elif r0 == r1:
-        right = c1 > c0
-        x0, x1 = (COLUMNS[c0] + BOX, COLUMNS[c1]) if right else (COLUMNS[c0], COLUMNS[c1] + BOX)
+        x0, x1 = (COLUMNS[c0] + BOX, COLUMNS[c1]) if c1 > c0 else (COLUMNS[c0], COLUMNS[c1] + BOX)
         y = ROWS[r0] + TALL / 2
-        points, head = [(x0, y), (x1, y)], (1 if right else -1, 0)
+        points = [(x0, y), (x1, y)]
     elif c1 < c0:  # to the left, and up from below
         x, y = COLUMNS[c1] + BOX / 2, ROWS[r0] + TALL / 2
-        points, head = [(COLUMNS[c0], y), (x, y), (x, ROWS[r1] + TALL)], (0, -1)
+        points = [(COLUMNS[c0], y), (x, y), (x, ROWS[r1] + TALL)]
     else:  # aslant, from the top of a box to the bottom of the next one
         points = [(COLUMNS[c0] + 0.75 * BOX, ROWS[r0]), (COLUMNS[c1] + 0.2 * BOX, ROWS[r1] + TALL)]
-        long = math.dist(*points)
-        head = tuple((b - a) / long for a, b in zip(*points, strict=True))
-    path = "M" + "L".join(f"{x:g} {y:g}" for x, y in points)
-    (x, y), (dx, dy) = points[-1], head
-    one = (x - 8 * dx - 4 * dy, y - 8 * dy + 4 * dx)
-    other = (x - 8 * dx + 4 * dy, y - 8 * dy - 4 * dx)
     at = (points[0][0] + points[1][0]) / 2, (points[0][1] + points[1][1]) / 2 - 8
     side = "end" if points[0][0] != points[1][0] and points[0][1] != points[1][1] else "middle"  # not on a slope
-    return (
-        f'<path d="{path}" fill="none" stroke="{EDGE}" stroke-width="2"/>'
-        f'<path d="M{x:g} {y:g}L{one[0]:g} {one[1]:g}L{other[0]:g} {other[1]:g}Z" fill="{EDGE}"/>'
-        + text(*at, words, size=12, anchor=side, color="soft")
-    )
+    return arrow(points, EDGE) + text(*at, words, size=12, anchor=side, color="soft")
