@@ -44,8 +44,13 @@ def model(request, tmp_path_factory) -> Model:
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
+    from mlx_grpo_kit.grpo.recipe import SMOLLM2_NAME, place_of
     from mlx_grpo_kit.qwen3.tokenizer import save_character_tokenizer
 
+    if request.param == SMOLLM2_NAME:
+        if not place_of(SMOLLM2_NAME).is_dir():
+            pytest.skip("SmolLM2 is not here: python -m mlx_grpo_kit get smollm2")
+        return Model(request.param, place_of(SMOLLM2_NAME))
     folder = tmp_path_factory.mktemp(request.param)
     torch.manual_seed(0)
     Qwen3ForCausalLM(Qwen3Config(tie_word_embeddings=True, **SHAPES[request.param])).save_pretrained(folder)

@@ -36,7 +36,7 @@ SHAPES = {
 
 @dataclass(frozen=True)
 class Model:
-    """One set of random weights for everybody: `folder` is a Hugging Face folder with a character tokenizer."""
+    """One set of weights for everybody: `folder` is a Hugging Face folder; a random one has a character tokenizer."""
 
     name: str
     folder: Path
@@ -52,9 +52,9 @@ class Model:
         return load_pretrained(self.folder)
 
     def transformers(self):
-        from transformers import Qwen3ForCausalLM
+        from transformers import AutoModelForCausalLM
 
-        return Qwen3ForCausalLM.from_pretrained(self.folder)
+        return AutoModelForCausalLM.from_pretrained(self.folder)
 
     def mlx_lm(self):
         from mlx_lm.utils import load_model

@@ -20,7 +20,7 @@ LEARNING_RATE = 1e-5
 
 @dataclass(frozen=True)
 class Work:
-    """A step: `prompts` of 12 tokens, `group` completions of each, `new` tokens in a completion.
+    """A step: `prompts` of `prompt` tokens, `group` completions of each, `new` tokens in a completion.
 
     With `random_stops` a completion ends with the end token, or after `new` tokens. A peer that starts anew for each
     turn takes `steps_a_turn`, and the best one counts.
@@ -32,6 +32,7 @@ class Work:
     gradient_checkpointing: bool = False
     steps_a_turn: int = 2
     random_stops: bool = False
+    prompt: int = 12
 
     @property
     def rows(self) -> int:
@@ -55,8 +56,9 @@ class Stopwatch:
         return self.result
 
 
-def random_prompts(rng: np.random.Generator, count: int) -> list[str]:
-    return ["".join(rng.choice(list("0123456789"), 12)) for _ in range(count)]
+def random_prompts(rng: np.random.Generator, count: int, length: int) -> list[str]:
+    """Digits, which all tokenizers here take one by one."""
+    return ["".join(rng.choice(list("0123456789"), length)) for _ in range(count)]
 
 
 def random_rewards(completions) -> list[float]:
@@ -65,12 +67,12 @@ def random_rewards(completions) -> list[float]:
 
 
 class Digits:
-    """A task whose prompts are 12 tokens long."""
+    """A task whose prompts are `prompt` tokens long."""
 
     name = "digits"
 
-    def __init__(self, max_completion_length: int):
-        self.max_completion_length = max_completion_length
+    def __init__(self, max_completion_length: int, prompt: int = 12):
+        self.max_completion_length, self.prompt = max_completion_length, prompt
 
     @staticmethod
     def reward(problems, completions) -> list[float]:
@@ -81,7 +83,7 @@ class Digits:
     def sample(self, rng, n):
         from mlx_grpo_kit.tasks import Problem
 
-        return [Problem(prompt, "") for prompt in random_prompts(rng, n)]
+        return [Problem(prompt, "") for prompt in random_prompts(rng, n, self.prompt)]
 
     def held_out(self, n):
         return self.sample(np.random.default_rng(0), n)
@@ -108,7 +110,7 @@ def moved(before, after) -> bool:
 
 
 class Kit(Learner):
-    def __init__(self, model, work, backend="mlx", seed=0):
+    def __init__(self, model, work, backend="mlx", seed=0, **settings):
         import mlx_grpo_kit.grpo.sampler as sampler
         from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
         from mlx_grpo_kit.qwen3 import load_tokenizer
@@ -123,10 +125,11 @@ class Kit(Learner):
             gradient_checkpointing=work.gradient_checkpointing,
             backend=backend,
             seed=seed,
+            **settings,
         )
         self.model, self.generate = model, Stopwatch(sampler.generate)
         self.replaced = patch.object(sampler, "generate", self.generate)
-        self.trainer = GRPOTrainer(*model.kit(), tokenizer, Digits(work.new), args)
+        self.trainer = GRPOTrainer(*model.kit(), tokenizer, Digits(work.new, work.prompt), args)
         self.steps = self.trainer.train(max_steps=10**9)
 
     def turn(self):
@@ -173,7 +176,7 @@ class TRL(Learner):
             model.transformers(),
             reward_funcs=reward,
             processing_class=AutoTokenizer.from_pretrained(model.folder),
-            train_dataset=Dataset.from_dict({"prompt": random_prompts(np.random.default_rng(0), 64)}),
+            train_dataset=Dataset.from_dict({"prompt": random_prompts(np.random.default_rng(0), 64, work.prompt)}),
             args=Config(
                 output_dir=str(folder),
                 seed=seed,
@@ -246,7 +249,7 @@ class MLXLMLora(Learner):
         def batches(**_):
             # The start of a step is where it asks for its prompts.
             while True:
-                prompts = random_prompts(rng, work.prompts)
+                prompts = random_prompts(rng, work.prompts, work.prompt)
                 starts.append(time.perf_counter())
                 tokens = [[3 + int(digit) for digit in prompt] for prompt in prompts]
                 yield tokens, [[]] * work.prompts, prompts, [""] * work.prompts, None

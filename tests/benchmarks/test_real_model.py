@@ -1,0 +1,115 @@
+"""SmolLM2, a real model of 135 million parameters: one GRPO step, and its sampling alone. float32.
+
+8 prompts of 40 tokens, 8 completions of exactly 24 each, one AdamW update. Everybody clips the gradient. The peers of
+the step are those of test_step.py, the peers of sampling those of test_generation.py, which read each prompt once for
+each completion: a library that knows nothing of groups is given 64 prompts.
+"""
+
+import numpy as np
+
+from tests.benchmarks.contest import Contestant
+from tests.benchmarks.test_generation import draw_with_mlx_lm, draw_with_transformers, kits_decoder
+from tests.benchmarks.test_step import TRL, Kit, Work
+
+SIZES = ("smollm2",)
+STEP = Work(8, 8, 24, prompt=40)
+SHORT = Work(2, 2, 3, prompt=5)  # where nothing is measured
+
+
+class WithAdapters(Kit):
+    """Trains adapters of rank 8; the base does not move."""
+
+    def evidence(self):
+        return self.completion_lengths(), [], min(self.generate.seconds)
+
+
+def test_step_of_a_real_model(model, bench, tmp_path):
+    work = STEP if bench.measuring else SHORT
+    kit = {"model": model, "work": work}
+    results = bench(
+        {
+            "the kit": Contestant(Kit, kit),
+            "the kit, --backend torch": Contestant(Kit, kit | {"backend": "torch"}),
+            "the kit, LoRA of rank 8": Contestant(WithAdapters, kit | {"lora_r": 8}),
+            "TRL": Contestant(TRL, kit | {"folder": tmp_path}),
+        },
+        rounds=3,
+        warmup_rounds=1,
+        targets={"TRL": 1 / 0.45},
+        libraries=("mlx_grpo_kit.runtime.blas", "trl.trainer.grpo_trainer"),
+        apart=True,
+    )
+    sampling = {name: min(seconds for _, _, seconds in result.evidence) for name, result in results.items()}
+    bench.note("of which sampling, s, best", ", ".join(f"{name} {each:.1f}" for name, each in sampling.items()))
+    for name, result in results.items():
+        for lengths, resting, _ in result.evidence:
+            assert lengths == [work.new] * work.rows, name
+            assert resting == [], name
+
+
+class Drawer:
+    """A turn draws all completions of a step; the evidence is their shape and five greedy tokens of each."""
+
+    def __init__(self, model, work):
+        rng = np.random.default_rng(0)
+        once = rng.integers(1000, 40_000, (work.prompts, work.prompt)).tolist()
+        self.prompts = [prompt for prompt in once for _ in range(work.group)]
+        self.new = work.new
+
+    def turn(self):
+        self.drawn = self.draw(1.0, self.new)
+
+    def evidence(self):
+        return np.shape(self.drawn), self.draw(0.0, 5)
+
+
+class KitDraws(Drawer):
+    def __init__(self, model, work, with_torch=False):
+        super().__init__(model, work)
+        (self.config, self.params), self.decoder = model.kit(), kits_decoder(with_torch)
+
+    def draw(self, temperature, num_new):
+        from mlx_grpo_kit.generation import SamplingConfig, generate
+
+        sampling = SamplingConfig(num_new, temperature)
+        return generate(self.config, self.params, self.prompts, sampling=sampling, decoder=self.decoder).completions
+
+
+class MLXLMDraws(Drawer):
+    def __init__(self, model, work):
+        super().__init__(model, work)
+        self.model = model.mlx_lm()
+
+    def draw(self, temperature, num_new):
+        return draw_with_mlx_lm(self.model, self.prompts, num_new, temperature)
+
+
+class TransformersDraws(Drawer):
+    def __init__(self, model, work):
+        super().__init__(model, work)
+        self.model = model.transformers().eval()
+
+    def draw(self, temperature, num_new):
+        how = dict(do_sample=True, temperature=temperature, top_k=0) if temperature else dict(do_sample=False)
+        return draw_with_transformers(self.model, self.prompts, num_new, **how)
+
+
+def test_sampling_of_a_real_model(model, bench):
+    work = STEP if bench.measuring else SHORT
+    options = {"model": model, "work": work}
+    results = bench(
+        {
+            "the kit": Contestant(KitDraws, options),
+            "the kit, torch's decoder": Contestant(KitDraws, options | {"with_torch": True}),
+            "mlx-lm batch_generate": Contestant(MLXLMDraws, options),
+            "transformers generate": Contestant(TransformersDraws, options),
+        },
+        rounds=3,
+        warmup_rounds=1,
+        rate=("tokens/s", work.rows * work.new),
+        libraries=("torch", "transformers", "mlx_lm.generate"),
+        apart=True,
+    )
+    _, expected = results["the kit"].evidence[0]
+    for name, result in results.items():
+        assert result.evidence == [((work.rows, work.new), expected)] * len(result.evidence), name
