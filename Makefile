@@ -35,7 +35,7 @@ train: $(VENV)/lab.done ## The main job in the terminal: the tiny Qwen3 learns a
 
 real: $(VENV)/lab.done ## The same with a real model: download SmolLM2 (93 MB), which learns to compare numbers
 	@$(PY) -m mlx_grpo_kit get smollm2
-	@$(PY) -m mlx_grpo_kit train --model smollm2 --task larger --backend torch --max-steps 30 --eval-every 30 \
+	@$(PY) -m mlx_grpo_kit train --model smollm2 --task larger --backend torch --max-steps 40 --eval-every 40 \
 	    --eval-problems 96 --output $(OUTPUT) $(ARGS)
 
 # Compiled once, and not by every kernel and every process of a test where Python is told to keep nothing.

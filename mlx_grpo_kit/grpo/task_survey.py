@@ -82,7 +82,7 @@ class Survey(dict[str, "Evaluation | str"]):
         return Group(table, *reasons)
 
     def __str__(self) -> str:
-        console = Console(file=StringIO(), width=120)
+        console = Console(file=StringIO(), width=120, force_terminal=False, force_jupyter=False)
         console.print(self.table())
         return console.file.getvalue().strip("\n")
 

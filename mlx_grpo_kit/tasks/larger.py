@@ -13,23 +13,24 @@ from mlx_grpo_kit.tasks.signatures import as_reward_funcs
 from mlx_grpo_kit.tasks.split import split_pairs, take_held_out
 from mlx_grpo_kit.tasks.task import Problem, RewardFunc
 
-CHAT_TOKENS = 24
-"""Maximum tokens of an answer in a chat: a sentence that ends with the number."""
+CHAT_TOKENS = 12
+"""Maximum tokens of an answer in a chat: a short sentence with the number."""
 
 _NUMBER = re.compile(r"[0-9]+(?:[.,][0-9]+)*")
 
 
 def correct(problems: Sequence[Problem], completions: Sequence[str]) -> list[float]:
-    """1.0 if the last number in the completion is the larger one, else 0.0.
+    """1.0 if the completion names the larger number and no other, else 0.0.
 
-    `21` and `The larger number is 21.` are right; `21 is larger than 18.` is not, because its last number is 18.
+    `21` and `The larger number is 21.` are right. `21 is larger than 18.` is not, because it names both: paid for the
+    last number in the text, a policy learned to say `18 is larger than 21.`
     """
     return [float(_is_larger(problem, each)) for problem, each in zip(problems, completions, strict=True)]
 
 
 def _is_larger(problem: Problem, completion: str) -> bool:
     numbers = _NUMBER.findall(without_thoughts(completion)) if len(completion) <= MAX_CHARACTERS else []
-    return numbers[-1:] == [problem.answer]
+    return set(numbers) == {problem.answer}
 
 
 class Larger:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from mlx_grpo_kit.tasks import Larger, get_task, validate_task
+from tests.tasks.hostile import every_hostile_text
 
 
 @pytest.fixture(scope="module")
@@ -17,25 +18,30 @@ def test_prompts_as_texts_and_as_chats(task):
     assert (problem.prompt, problem.answer, problem.data) == ("max(18,21)=", "21", {"a": 18, "b": 21})
     chat = task.in_chat()
     assert chat.put(problem).prompt == [{"role": "user", "content": "Which number is larger, 18 or 21?"}]
-    assert (chat.max_completion_length, chat.name) == (24, "larger-chat")
+    assert (chat.max_completion_length, chat.name) == (12, "larger-chat")
 
 
 @pytest.mark.parametrize(
     ("completion", "is_right"),
     [
-        *((right, True) for right in ("21", "The larger number is 21.", "21 > 18, so **21**", "18? No: 21!", "(21)")),
-        *((wrong, False) for wrong in ("18", "21 is larger than 18.", "", "21.5", "1,021", "210", "\u0662\u0661")),
+        *((right, True) for right in ("21", "The larger number is 21.", "21. Yes, **21**", "(21)")),
+        *(
+            (both, False)
+            for both in ("18 is larger than 21.", "21 is larger than 18.", "18? No: 21!", "21 > 18, so 21")
+        ),
+        *((wrong, False) for wrong in ("18", "", "21.5", "1,021", "210", "\u0662\u0661")),
         ("<think>18</think>21", True),
         ("<think>so it is 21", False),
         ("2" * 2_000_000 + " 21", False),
     ],
 )
-def test_the_last_number_counts(task, completion, is_right):
+def test_only_the_larger_number_may_be_named(task, completion, is_right):
     problem = task.problem(18, 21)
     assert task.is_correct(problem, completion) == is_right
     assert task.reward_funcs[0]([problem], [completion]) == [float(is_right)]
 
 
+@every_hostile_text
 def test_hostile_completions_score_zero(task, hostile_text):
     assert task.reward_funcs[0]([task.problem(18, 21)], [hostile_text]) == [0.0]
 
