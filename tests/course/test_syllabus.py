@@ -31,7 +31,7 @@ def everything_below(number):
 
 
 def test_every_notebook_is_in_it_once_and_in_order():
-    assert [chapter.number for chapter in COURSE] == [f"{number:02}" for number in range(26)]
+    assert [chapter.number for chapter in COURSE] == [f"{number:02}" for number in range(27)]
     assert {path.stem for path in NOTEBOOKS.glob("*.ipynb")} == {chapter.file for chapter in STORED}
     assert set(chapters()) <= {chapter.number for chapter in COURSE}
 
@@ -101,7 +101,7 @@ def test_the_map_shows_every_chapter_and_says_every_link_in_words():
             assert f">{chapter.number}  {chapter.title}<" in svg
             needs = " and ".join(chapter.needs) or "nothing"
             assert f"{chapter.number} {chapter.title}, {chapter.minutes} minutes, builds on {needs}." in words
-    assert "26 chapters in 6 parts" in words
+    assert "27 chapters in 6 parts" in words
 
 
 def test_the_map_that_chapter_00_is_stored_with_is_of_this_course():

@@ -32,7 +32,7 @@ print(gradcheck(lambda θ: T.abs(θ).sum(), T.Tensor([0.0])))
 print(gradcheck(lambda θ, φ: T.maximum(θ, φ).sum(), T.Tensor([1.0]), T.Tensor([1.0])))
 from mlx_grpo_kit.viz import LivePlot
 print(LivePlot(["reward"]))
-from mlx_grpo_kit.course.chapters.chapter_23.project import Checklist, Item
+from mlx_grpo_kit.course.chapters.chapter_26.project import Checklist, Item
 print(Checklist([Item("one", True, "θ"), Item("two", False, "")]))
 """
 

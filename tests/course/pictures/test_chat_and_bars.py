@@ -3,8 +3,8 @@
 import itertools
 import re
 
-from mlx_grpo_kit.course.chapters.chapter_23.pictures.bars import draw_bars
 from mlx_grpo_kit.course.chapters.chapter_23.pictures.chat import BOX, WIDTH, draw_chat
+from mlx_grpo_kit.course.pictures.bars import draw_bars
 from mlx_grpo_kit.viz.style import COLORS
 
 

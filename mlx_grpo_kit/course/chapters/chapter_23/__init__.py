@@ -1,1 +1,1 @@
-"""Chapter 23: a real Qwen3."""
+"""Chapter 23: a real language model."""

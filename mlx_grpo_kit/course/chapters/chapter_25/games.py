@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from mlx_grpo_kit.assets import TINY_TOOLS
+from mlx_grpo_kit.course.recorded import folder_name, record_of
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
-from mlx_grpo_kit.instruments.dashboard.settings import settings_of
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer
 from mlx_grpo_kit.runs.record import RunRecord
 from mlx_grpo_kit.tasks import GuessTheNumber
@@ -24,8 +24,6 @@ from mlx_grpo_kit.tasks import GuessTheNumber
 GAMES = GRPOConfig(learning_rate=1e-3, num_generations=16, per_device_train_batch_size=64)  # 4 groups of 16
 STORED, STEPS = Path(__file__).with_name("games"), 30
 KEPT_EVERY = 5  # steps between those whose completions are stored
-WITHOUT_TOKENS = dict.fromkeys(("completion_ids", "logps", "entropies", "token_mask"))
-OF_THE_MACHINE = ("step_time", "tokens_per_second", "peak_memory_gb")  # metrics that differ when a run is repeated
 
 
 def calls_made(prompts, completions, **columns):
@@ -50,23 +48,16 @@ def play(name: str, steps: int = STEPS, seed: int = 0, watch: Callable[..., Any]
     """
     args = replace(GAMES, seed=seed)
     trainer = GRPOTrainer(*load_pretrained(TINY_TOOLS), load_tokenizer(TINY_TOOLS), RUNS[name](), args)
-    record = RunRecord(name, steps)
-    record.settings = settings_of(trainer)
-    for step in watch(trainer.train(steps)):
-        metrics = {metric: value for metric, value in step.metrics.items() if metric not in OF_THE_MACHINE}
-        won = sum(each.rewards["Game"] > 0 for each in step.completions) / len(step.completions)
-        texts = [replace(each, **WITHOUT_TOKENS) for each in step.completions]
-        record.add(replace(step, completions=texts), metrics | {"won": won})
-    return record
+    return record_of(trainer, name, steps, watch, more=_won)
 
 
-def _folder(name: str) -> str:
-    return name.replace(" ", "_")
+def _won(step: Any) -> dict[str, float]:
+    return {"won": sum(each.rewards["Game"] > 0 for each in step.completions) / len(step.completions)}
 
 
 def stored(name: str) -> RunRecord:
     """The stored record of a run, by its name in RUNS."""
-    return RunRecord.load(STORED / _folder(name))
+    return RunRecord.load(STORED / folder_name(name))
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -77,7 +68,7 @@ def main(arguments: list[str] | None = None) -> None:
     chosen = parser.parse_args(arguments)
     for name in RUNS:
         record = play(name, chosen.steps)
-        record.save(chosen.output / _folder(name), every=KEPT_EVERY)
+        record.save(chosen.output / folder_name(name), every=KEPT_EVERY)
         print(f"{name}: reward {record.steps[-1].metrics['reward']:.2f} in step {len(record)}", flush=True)
 
 
