@@ -1,12 +1,14 @@
 """Adapters from the terminal: one command trains them, another fuses them, and others read the result."""
 
 import json
+from copy import deepcopy
 
 import mlx_lm
 import numpy as np
 import pytest
 import torch
 from mlx_lm.generate import generate_step
+from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from mlx_grpo_kit.assets import TINY, TINY_CHAT
@@ -15,8 +17,11 @@ from mlx_grpo_kit.generation import SamplingConfig, generate
 from mlx_grpo_kit.qwen3 import Adapters, init_lora, load_adapters, load_pretrained, load_tokenizer, save_adapters
 from mlx_grpo_kit.qwen3.lora import fingerprint
 from mlx_grpo_kit.qwen3.params import validate_params
+from mlx_grpo_kit.qwen3.tokenizer import save_character_tokenizer
 from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import Addition
+from tests.backends.small_qwen3 import RELATIVES
+from tests.generation.small_model import SHAPE
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +80,35 @@ def test_a_policy_of_adapters_is_a_model_too(chat_run, capsys):
 def train(folder, *more):
     return main(["train", "--output", str(folder), "--max-steps", "2", "--eval-every", "2", "--eval-problems", "16",
                  "--per-device-train-batch-size", "16", "--log-completions", "0", *more])  # fmt: skip
+
+
+@pytest.mark.parametrize("family", RELATIVES)
+def test_a_relative_of_transformers_goes_through_every_command_and_back(make_qwen3, tmp_path, capsys, family):
+    theirs, config, _ = make_qwen3(0.3, **SHAPE | {"vocab_size": 64}, **RELATIVES[family])
+    base, run, fused = (tmp_path / name for name in ("base", "run", "fused"))
+    theirs.save_pretrained(base)
+    save_character_tokenizer(base)
+    sevens = ["--task", "tests.grpo.processes_run:Sevens", "--learning-rate", "0.01"]
+    assert train(run, "--model", str(base), "--lora-r", "2", *sevens) == 0
+    assert main(["fuse", "--adapter", str(run / "policy"), "--output", str(fused)]) == 0
+    assert train(tmp_path / "whole", "--model", str(fused), *sevens) == 0
+    assert main(["evaluate", "--model", str(tmp_path / "whole" / "policy"), "--num-problems", "4"]) == 0
+    capsys.readouterr()
+
+    ids = torch.tensor([load_tokenizer(base).encode("12+34=")])
+    adapted = PeftModel.from_pretrained(deepcopy(theirs), run / "policy" / "peft")
+    back = [AutoModelForCausalLM.from_pretrained(folder) for folder in (fused, tmp_path / "whole" / "policy")]
+    assert [type(each) for each in back] == 2 * [type(theirs)]
+    with torch.no_grad():
+        logits = [each(ids).logits.numpy() for each in (theirs, adapted, *back)]
+    np.testing.assert_allclose(logits[2], logits[1], atol=1e-4)
+    assert abs(logits[1] - logits[0]).max() > 0.01
+    assert abs(logits[3] - logits[2]).max() > 1e-5
+    for folder, model in ((run / "policy", back[0]), (tmp_path / "whole" / "policy", back[1])):
+        assert main(["generate", "--model", str(folder), "--max-new-tokens", "8", "12+34="]) == 0
+        answer = model.generate(ids, max_new_tokens=8, do_sample=False)[0].tolist()
+        assert capsys.readouterr().out.strip() == load_tokenizer(folder).decode(answer).strip()
+        assert load_pretrained(folder)[0] == config
 
 
 def test_a_runs_folder_is_not_its_policy_and_says_where_that_is(chat_run, tmp_path, capsys):
