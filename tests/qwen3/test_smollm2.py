@@ -5,10 +5,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from mlx_grpo_kit.generation import SamplingConfig, generate
+from mlx_grpo_kit.generation import MLXDecoder, SamplingConfig, generate
+from mlx_grpo_kit.grpo.learners import TorchDecoder
+from mlx_grpo_kit.grpo.learners.torch_qwen3 import Completions, completion_logps
+from mlx_grpo_kit.grpo.logps import batch_logps, pad_batch
 from mlx_grpo_kit.grpo.recipe import default_args, model_folder
 from mlx_grpo_kit.qwen3 import count_total_parameters, load_pretrained, load_tokenizer, qwen3_forward
 from mlx_grpo_kit.runtime import mx
+from tests.backends.small_qwen3 import padded
 
 CHAT = [{"role": "user", "content": "What is the capital of France?"}]
 # Logits after "The capital of France is" of the model that transformers 5.23 reads from the GGUF itself.
@@ -71,3 +75,29 @@ def test_logits_and_greedy_tokens(ours, theirs):
     rollout = generate(config, params, [prompt], sampling=sampling, eos_token_ids=tokenizer.eos_token_ids)
     assert rollout.completions == [greedy]
     assert tokenizer.decode(greedy) == "The capital of France is Paris."
+
+
+@pytest.mark.parametrize("decoder", [MLXDecoder, TorchDecoder])
+def test_samplers_and_learners_agree_with_transformers(ours, theirs, decoder):
+    """Greedy tokens, and log-probabilities of drawn ones as the sampler, MLX's learner and torch's compute them."""
+    config, params, tokenizer = ours
+    model, _ = theirs
+    prompts = [tokenizer.encode_prompt([{"role": "user", "content": text}]) for text in ("Count to 5.", "12+34?")]
+    rows = [prompt for prompt in prompts for _ in range(2)]
+    greedy = generate(config, params, prompts, sampling=SamplingConfig(10, 0.0), decoder=decoder)
+    drawn = generate(config, params, rows, sampling=SamplingConfig(10, 1.0), seed=3, decoder=decoder)
+    for prompt, completion in zip(prompts, greedy.completions, strict=True):
+        likeliest = model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=10, eos_token_id=None)
+        assert completion == likeliest[0, len(prompt) :].tolist()
+    assert len({*map(tuple, drawn.completions)}) == 4
+    (prompt_ids, prompt_mask), (ids, mask) = padded(prompts, "left"), padded(drawn.completions, "right")
+    tensors = {name: torch.from_numpy(np.array(value)) for name, value in params.items()}
+    batch = Completions(*map(torch.from_numpy, (prompt_ids, ids, mask == 1, prompt_mask)))
+    of_torch = completion_logps(config, tensors, batch)
+    of_mlx = batch_logps(config, params, pad_batch(config, rows, drawn.completions))
+    with torch.no_grad():
+        for row, (prompt, completion) in enumerate(zip(rows, drawn.completions, strict=True)):
+            logps = model(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+            expected = logps.gather(-1, torch.tensor(completion)[:, None])[:, 0].numpy()
+            for found in (drawn.logps[row], of_mlx[0][row], of_torch[0][row]):
+                np.testing.assert_allclose(found, expected, atol=1e-3)
