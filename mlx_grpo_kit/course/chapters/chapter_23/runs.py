@@ -2,30 +2,36 @@
 
     python -m mlx_grpo_kit.course.chapters.chapter_23.runs
 
-repeats them, which takes about half an hour on two idle cores, and writes the folder `recorded` beside this file.
+repeats them, which takes about half an hour on two idle cores, and writes the folder `recorded` beside this file. With
+`--picture FILE.png` it trains nothing, and draws the README's picture from the records.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mlx_grpo_kit.course.recorded import folder_name, record_of
 from mlx_grpo_kit.generation import SamplingConfig, generate
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer, per_token_logps
-from mlx_grpo_kit.grpo.recipe import SMOLLM2_NAME, default_args, model_folder
+from mlx_grpo_kit.grpo.recipe import ARGS_OF, SMOLLM2_NAME, model_folder
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer
 from mlx_grpo_kit.runs.record import RunRecord
 from mlx_grpo_kit.tasks.larger import Larger
+from mlx_grpo_kit.viz.live.curves import draw_curves
 
-SETTINGS = GRPOConfig(backend="torch", **default_args(SMOLLM2_NAME))  # 8 groups of 8, learning rate 1e-5
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SETTINGS = GRPOConfig(backend="torch", **ARGS_OF[SMOLLM2_NAME])  # 8 groups of 8, learning rate 1e-5
 RECORDED, STEPS = Path(__file__).with_name("recorded"), 40
 KEPT_EVERY, KEPT = 4, 32  # steps between those whose completions are stored, and completions of each
 HELD_OUT, SAMPLES = 96, 8  # problems of the exam, and completions of each
@@ -113,6 +119,19 @@ def recorded(name: str) -> tuple[RunRecord, dict[str, Any]]:
     return RunRecord.load(RECORDED / folder_name(name)), exams
 
 
+def draw_rewards() -> Figure:
+    """The rewards of three seeds, and those of the run that was paid for the last number."""
+    seeds = {name: recorded(name)[0].column("reward") for name in ("seed 0", "seed 1", "seed 2")}
+    paid = recorded("the last number counts")[0]
+    right = [
+        sum(each.correct for each in step.completions) / len(step.completions) if step.completions else math.nan
+        for step in paid.steps
+    ]
+    history = seeds | {"reward": paid.column("reward"), "right answers": right}
+    panels = {"names only the larger number": [*seeds], "the last number counts": ["reward", "right answers"]}
+    return draw_curves([step.step for step in paid.steps], history, panels)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Play the runs and store their records and exams."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -120,7 +139,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, default=STEPS, help="length of each run")
     parser.add_argument("--held-out", type=int, default=HELD_OUT, help="problems of the exam")
     parser.add_argument("--output", type=Path, default=RECORDED, help="folder of the records")
+    parser.add_argument("--picture", type=Path, help="draw the README's picture into this file instead")
     chosen = parser.parse_args(arguments)
+    if chosen.picture:
+        draw_rewards().savefig(chosen.picture, dpi=140)
+        return
     for name in chosen.names or RUNS:
         record, exam = play(name, chosen.steps, held_out=chosen.held_out)
         record.save(chosen.output / folder_name(name), every=KEPT_EVERY)
