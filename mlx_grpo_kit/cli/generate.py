@@ -65,7 +65,7 @@ def _prompts(options: argparse.Namespace, tokenizer: Tokenizer) -> list[list[int
         given = {"--system": options.system, "--enable-thinking": options.enable_thinking}
         if without := [option for option, value in given.items() if value is not None]:
             raise ValueError(f"{without[0]} is for chats: add --chat, or leave it out.")
-        return [tokenizer.encode(prompt) for prompt in options.prompts]
+        return [tokenizer.encode_prompt(prompt) for prompt in options.prompts]
     system = [{"role": "system", "content": options.system}] if options.system is not None else []
     settings = {} if options.enable_thinking is None else {"enable_thinking": options.enable_thinking}
     chats = [[*system, {"role": "user", "content": prompt}] for prompt in options.prompts]

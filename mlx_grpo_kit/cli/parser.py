@@ -17,8 +17,8 @@ LAB_FOLDER = "my_course"
 
 # Help for options of several commands.
 MODEL = (
-    "a Hugging Face folder of a Qwen3, or one of the kit's: tiny (default), tiny-chat, tiny-tools, tiny-steps; or "
-    "smollm2, after `get smollm2`"
+    "a Hugging Face folder of a dense Qwen3, Qwen2 or Llama, or one of the kit's: tiny (default), tiny-chat, "
+    "tiny-tools, tiny-steps; or smollm2, after `get smollm2`"
 )
 TASK = (
     "addition (default), countdown, calculator, guess, long-sum, larger, gym:NAME for a task of reasoning-gym, or "
@@ -68,7 +68,7 @@ class Parser(argparse.ArgumentParser):
 
 def build_parser() -> tuple[Parser, dict[str, Parser]]:
     """The whole command line, and the parser of each command by name."""
-    parser = Parser(prog="mlx_grpo_kit", description="Train a Qwen3 by GRPO on MLX.")
+    parser = Parser(prog="mlx_grpo_kit", description="Train a Qwen3, Qwen2 or Llama by GRPO on MLX.")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands; each has its own --help")
     _add_train(commands)
     _add_generate(commands)

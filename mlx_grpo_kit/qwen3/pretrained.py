@@ -1,4 +1,4 @@
-"""Qwen3 in Hugging Face folders: reading and writing config.json, model.safetensors (or shards), tokenizer files.
+"""Models in Hugging Face folders: reading and writing config.json, model.safetensors (or shards), tokenizer files.
 
 transformers and mlx-lm can read folders that this file writes, and it can read theirs.
 """

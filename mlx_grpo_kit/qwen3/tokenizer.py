@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from hashlib import sha256
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,6 +100,13 @@ class Tokenizer:
         added = self._tokenizer.get_added_tokens_decoder().items()
         return frozenset(id_ for id_, each in added if each.special and each.content not in (THINK, END_OF_THOUGHT))
 
+    @cached_property
+    def start_ids(self) -> list[int]:
+        """The ids that a model expects before any text, such as Llama 3's `<|begin_of_text|>`. Qwen3 has none."""
+        whole = self._tokenizer.encode("0")
+        pairs = zip(whole.ids, whole.special_tokens_mask, strict=True)
+        return [id_ for id_, _ in takewhile(lambda pair: pair[1], pairs)]
+
     def encode(self, text: str) -> list[int]:
         """The ids of `text`, without added start or end. A special token written out (`<|im_end|>`) becomes its id.
 
@@ -146,8 +154,14 @@ class Tokenizer:
         return self.chat_template.render(messages, **kwargs)
 
     def encode_prompt(self, prompt: str | Sequence[Mapping[str, Any]], **kwargs: Any) -> list[int]:
-        """The ids of a prompt: a string as it is, or a list of messages rendered with `kwargs`."""
-        return self.encode(prompt if isinstance(prompt, str) else self.render(prompt, **kwargs))
+        """The ids of a prompt: a string after `start_ids`, or a list of messages rendered with `kwargs`.
+
+        The start is not repeated if the string begins with it. A chat's start is written by its template.
+        """
+        if not isinstance(prompt, str):
+            return self.encode(self.render(prompt, **kwargs))
+        ids, start = self.encode(prompt), self.start_ids
+        return ids if ids[: len(start)] == start else start + ids
 
     def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
         """The text of `ids`, with special tokens such as `<|im_end|>` skipped or, on request, written out."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def hugging_face_name(name: str) -> str:
-    """The name of a parameter in a published folder, and in transformers' `Qwen3ForCausalLM`."""
+    """The name of a parameter in a published folder, and in transformers' model."""
     if name == "lm_head.weight":
         return name
     return "model." + name.replace("embedding.", "embed_tokens.", 1).replace("final_norm.", "norm.", 1)

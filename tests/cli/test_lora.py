@@ -9,7 +9,9 @@ import pytest
 import torch
 from mlx_lm.generate import generate_step
 from peft import PeftModel
-from transformers import AutoModelForCausalLM
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from mlx_grpo_kit.assets import TINY, TINY_CHAT
 from mlx_grpo_kit.cli import main
@@ -88,6 +90,9 @@ def test_a_relative_of_transformers_goes_through_every_command_and_back(make_qwe
     base, run, fused = (tmp_path / name for name in ("base", "run", "fused"))
     theirs.save_pretrained(base)
     save_character_tokenizer(base)
+    tokenizer = Tokenizer.from_file(str(base / "tokenizer.json"))
+    tokenizer.post_processor = TemplateProcessing(single="<unk> $A", special_tokens=[("<unk>", 2)])
+    tokenizer.save(str(base / "tokenizer.json"))  # as Llama 3's, it puts a token before every text
     sevens = ["--task", "tests.grpo.processes_run:Sevens", "--learning-rate", "0.01"]
     assert train(run, "--model", str(base), "--lora-r", "2", *sevens) == 0
     assert main(["fuse", "--adapter", str(run / "policy"), "--output", str(fused)]) == 0
@@ -95,7 +100,7 @@ def test_a_relative_of_transformers_goes_through_every_command_and_back(make_qwe
     assert main(["evaluate", "--model", str(tmp_path / "whole" / "policy"), "--num-problems", "4"]) == 0
     capsys.readouterr()
 
-    ids = torch.tensor([load_tokenizer(base).encode("12+34=")])
+    ids = torch.tensor([PreTrainedTokenizerFast.from_pretrained(base)("12+34=")["input_ids"]])
     adapted = PeftModel.from_pretrained(deepcopy(theirs), run / "policy" / "peft")
     back = [AutoModelForCausalLM.from_pretrained(folder) for folder in (fused, tmp_path / "whole" / "policy")]
     assert [type(each) for each in back] == 2 * [type(theirs)]

@@ -124,8 +124,18 @@ def test_tokens_are_those_of_transformers(pre, tmp_path):
         for skip in (False, True):
             assert loaded.decode(ids, skip_special_tokens=skip) == theirs.decode(ids, skip_special_tokens=skip)
     first = [1] if pre == "llama-bpe" else []  # llama.cpp and Llama 3's own tokenizer begin a text with it
-    assert loaded("a b").input_ids == [*first, *ours.encode("a b")]
+    assert ours.encode_prompt("a b") == loaded("a b").input_ids == [*first, *ours.encode("a b")]
+    assert ours.encode_prompt(f"{ours.token(1)}a b") == [1, *ours.encode("a b")]
     assert "[PAD410]" not in loaded.get_vocab()
+
+
+def test_a_chat_begins_once_as_its_template_writes_it(tmp_path):
+    settings = {"tokenizer.chat_template": "{{ bos_token }}{% for each in messages %}{{ each.content }}{% endfor %}"}
+    file = write_gguf(tmp_path / "small.gguf", make_reference("llama"), pre="llama-bpe", settings=settings)
+    folder, chat = import_gguf(file, tmp_path / "small"), [{"role": "user", "content": "12+34?"}]
+    ids = load_tokenizer(folder).encode_prompt(chat)
+    assert ids == AutoTokenizer.from_pretrained(folder).apply_chat_template(chat, return_dict=False)
+    assert [place for place, each in enumerate(ids) if each == 1] == [0]
 
 
 def test_llama_3_takes_whole_words_that_no_merge_makes(tmp_path):

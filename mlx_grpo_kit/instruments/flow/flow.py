@@ -55,7 +55,7 @@ def trace_flow(
         ValueError: the prompt is empty, the tokenizer has no token for a character, or the text has more than
             MOST_TOKENS tokens.
     """
-    asked = tokenizer.encode(prompt)
+    asked = tokenizer.encode_prompt(prompt)
     wanted = tokenizer.encode(answer) if answer else []
     if not asked:
         raise ValueError("The prompt is empty; expected at least one character, such as '12+34='.")

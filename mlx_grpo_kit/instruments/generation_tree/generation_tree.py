@@ -47,7 +47,7 @@ def show_generation_tree(
 
     @lru_cache(KEPT)
     def look(prompt: str, path: tuple[int, ...]) -> dict[str, Any]:
-        ids = [*tokenizer.encode(prompt), *path]
+        ids = [*tokenizer.encode_prompt(prompt), *path]
         if not ids:
             raise ValueError("The prompt is empty; expected at least one character to continue from.")
         if len(ids) > config.max_position_embeddings:
