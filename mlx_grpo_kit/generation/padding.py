@@ -57,7 +57,8 @@ def check_prompts(config: Qwen3Config, prompts: Sequence[TokenIds], max_new_toke
     for row, prompt in enumerate(prompts):
         if isinstance(prompt, str):
             raise TypeError(
-                f"prompts[{row}] is text; expected token ids. Encode it first: tokenizer.encode({prompt[:20]!r})."
+                f"prompts[{row}] is text; expected token ids. Encode it first: "
+                f"tokenizer.encode_prompt({prompt[:20]!r})."
             )
         if np.ndim(prompt) == 0:
             raise TypeError(
