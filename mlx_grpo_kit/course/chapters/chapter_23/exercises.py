@@ -77,6 +77,7 @@ CHAT_TEXT = Exercise(
         (TURNS, False),
         ([USER, {"role": "tool", "content": "so<|im_end|>it is"}], True),
         ([{"role": "user", "content": ""}], True),
+        ([USER, {"role": "assistant", "content": "<think>\n4+2\n</think>\n\n46"}, USER], False),
         *drawn(4, _any_chat),
     ),
     mistakes=slips(
@@ -125,6 +126,10 @@ def by_the_template(messages, thinking):
     also_wrong=r"""
 # no blanks at the end
 lambda messages, thinking: chat_text(messages, thinking).rstrip("\n")
+# no thoughts in earlier turns
+lambda messages, thinking: chat_text(
+    [each | {"content": each["content"].rpartition("</think>")[2].lstrip()} for each in messages], thinking
+)
 # no assistants
 lambda messages, thinking: chat_text(messages, thinking).replace("<|im_start|>assistant\n", "")
 # Users
@@ -593,6 +598,13 @@ NAMES_ONLY = Exercise(
         ("8 3", "83"),
         ("83.5", "83"),
         ("\u0668\u0663 is larger", "83"),
+        ("83, in Arabic \u0668\u0663", "83"),
+        ("37th or 83", "83"),
+        ("The 83rd.", "83"),
+        ("8383", "83"),
+        ("8,3", "83"),
+        ("number-83", "83"),
+        ("83\n37", "83"),
         ("7", "7"),
         *drawn(20, _any_answer),
     ),
@@ -619,8 +631,11 @@ as numbers (2)
 + return {int(each) for each in re.findall("[0-9]+", text)} == {int(number)}
 ! You compare whole numbers, for which `083` is 83. Compare the strings of digits.
 every kind of digit (2)
-+ return {str(int(each)) if each[:1] != "0" else each for each in re.findall(r"\d+", text)} == {number}
-! In Python `\d` also matches the digits of other scripts. Only `0` to `9` count here.
++ return set(re.findall(r"\d+", text)) == {number}
+! In Python `\d` and `isdigit` also accept the digits of other scripts. Only `0` to `9` count here.
+whole words (2)
++ return set(re.findall(r"\b[0-9]+\b", text)) == {number}
+! A run of digits next to letters is a number too: `37th or 83` names 37 as well.
 """,
     ),
     also_right=r"""
@@ -657,6 +672,18 @@ lambda text, number: text == f"The larger number is {number}."
 lambda text, number: {each for each in text.split() if each.isdigit()} == {number}
 # the first
 lambda text, number: re.findall("[0-9]+", text)[:1] == [number]
+# nothing left without it
+lambda text, number: number in text and not re.search("[0-9]", text.replace(number, ""))
+# without commas
+lambda text, number: set(re.findall("[0-9]+", text.replace(",", ""))) == {number}
+# with a minus
+lambda text, number: set(re.findall("-?[0-9]+", text)) == {number}
+# the first line
+lambda text, number: set(re.findall("[0-9]+", text.partition("\n")[0])) == {number}
+# every digit that Python knows
+
+! other scripts
+lambda text, number: {*"".join(each if each.isdigit() else " " for each in text).split()} == {number}
 # at most two
 lambda text, number: set(re.findall("[0-9]+", text)[:2]) == {number} and len(text) < 60
 """,

@@ -223,7 +223,7 @@ SHARE_RANGE = Exercise(
     "Write `share_range(right, n)`: `right` of `n` problems were solved. Return a pair: the smallest and the largest "
     "share p from 0 to 1 for which your result, `right / n`, is at most two standard deviations away from p. For a "
     "share p the standard deviation is the square root of `p * (1 - p) / n`. Use a formula or a search, as you like, "
-    "but both numbers have to be right to six digits.",
+    "but both numbers have to be right to seven significant digits.",
     minutes=10,
     difficulty=2,
     solution=share_range,
@@ -378,6 +378,7 @@ LEAKED = Exercise(
         (["a b", "b a"], [], 2),
         (["b c", "c d"], ["a b", "c d"], 2),
         (["the end is near", "the end"], ["near is the", "the end"], 1),
+        (["2 plus 3", "the art of war"], ["12 plus 34", "the art of warfare"], 4),
         (_MANY[::2], _MANY[1::2], 9),
         *drawn(4, _a_book_of_sums),
     ),
@@ -395,6 +396,11 @@ in any order
 + found = [own and any(len(own & each) >= min(n, len(own)) for each in book) for own in exam]
 + return [place for place, hit in enumerate(found) if hit]
 ! Those words occur, but not in a row. Nearly all questions about coins use the same words.
+parts of words
++ book = "|".join(" ".join(words(text)) for text in training)
++ exam = [runs(own, min(n, len(own))) for own in map(words, exam)]
++ return [place for place, own in enumerate(exam) if any(run and " ".join(run) in book for run in own)]
+! The characters `2 plus 3` also occur inside `12 plus 34`, but the words do not. Compare lists or tuples of words.
 
 @ return re.findall("[a-z0-9]+", text.lower())
 letters as they are
