@@ -7,12 +7,13 @@ import inspect
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from mlx_grpo_kit.course.answers import as_one_file, definitions_in
-from mlx_grpo_kit.course.catalogue import check_of, find
+from mlx_grpo_kit.course.answers import as_one_file, definitions_in, source_of
+from mlx_grpo_kit.course.catalogue import check_of, exercises, find
 from mlx_grpo_kit.course.compare import say
 from mlx_grpo_kit.course.exercise import Result
 from mlx_grpo_kit.course.kinds import as_the_solution_returns
@@ -116,18 +117,25 @@ def use(id: str) -> Any:
     return as_the_solution_returns(exercise, answer)
 
 
-def my_code(path: str | os.PathLike = "my_code.py") -> Path:
-    """Write all your answers that have passed as one Python file, exercise by exercise, and return its path.
+def my_code(path: str | os.PathLike = "my_code.py", chapter: str = "") -> Path:
+    """Write your answers that have passed as one Python file, exercise by exercise, and return its path.
 
-    Prints which stored answers are not Python that `check` has kept, and leaves them out. Raises ValueError if there
-    are no answers, FileExistsError for a file that `my_code` did not write, and OSError if it cannot be written.
+    The answers are those of all chapters, or of one: `my_code("my_grpo.py", "24")`. A chapter that builds a program,
+    such as 24, gives a file that you can run: `python my_grpo.py`.
+
+    Prints which stored answers are not Python that `check` has kept, and leaves them out. Raises LookupError for an
+    unknown chapter, ValueError if there are no answers, FileExistsError for a file that `my_code` did not write, and
+    OSError if it cannot be written.
     """
     path = Path(path)
+    ends = [each for each in exercises(chapter) if each.program] if chapter else []
     kept, damage = kept_answers()
     if damage:
         _tell(f"Your file of answers is damaged: {damage}.")
     newest, titles = {}, {}
     for id, versions in kept.items():
+        if chapter and id.partition(".")[0] != chapter:
+            continue
         try:
             definitions_in(versions[-1].source)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -137,10 +145,23 @@ def my_code(path: str | os.PathLike = "my_code.py") -> Path:
         with suppress(LookupError):  # an exercise of another version
             titles[id] = find(id).title
     if not newest:
-        raise ValueError("There are no answers yet: check keeps each one that passes.")
+        where = f" to chapter {chapter}" if chapter else ""
+        raise ValueError(f"There are no answers{where} yet: check keeps each one that passes.")
     if path.exists() and not path.read_bytes().startswith(as_one_file({}, {}).rstrip().encode()):
         raise FileExistsError(f"{path} is not a file of my_code. Give another name.")
-    write_file(path, as_one_file(newest, titles).encode())
+    run = ""
+    for each in ends:
+        if each.id not in newest:
+            words = f"{path.name} cannot run yet: pass {each.id}, then call my_code again."
+            _tell(words)
+            run += f'\n\nif __name__ == "__main__":\n    raise SystemExit({words!r})\n'
+            continue
+        name, program = source_of(each.program)
+        own, main = newest[each.id], f"main_{each.id.replace('.', '_')}"
+        ending = f"{program}\n\ndef {main}():\n    {name}({own.name})\n"  # a definition: `as_one_file` may rename both
+        newest[each.id] = replace(own, source=f"{own.source.rstrip()}\n\n\n{ending}")
+        run += f'\n\nif __name__ == "__main__":\n    {main}()\n'
+    write_file(path, (as_one_file(newest, titles) + run).encode())
     return path
 
 

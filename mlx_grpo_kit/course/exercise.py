@@ -79,6 +79,8 @@ class Exercise:
             stopped before anything runs.
         work: how many times the solution's work an answer may take in each case, counted in Python's own steps; for
             exercises that forbid brute force. None means no limit.
+        program: a function that a file of the chapter's answers calls with this answer when the file is run (see
+            `my_code`). The file contains its source.
     """
 
     id: str
@@ -97,6 +99,7 @@ class Exercise:
     in_place: bool = False
     only_read: bool = False
     work: int | None = None
+    program: Callable[[Any], None] | None = None
     _known: dict[tuple[int, int], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property

@@ -2,8 +2,13 @@
 
 import copy
 import functools
+import inspect
 import itertools
+import linecache
 import re
+import subprocess
+import sys
+import types
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -16,8 +21,8 @@ from scipy.stats import ttest_rel
 from transformers import Qwen3ForCausalLM
 
 from mlx_grpo_kit.assets import TINY
-from mlx_grpo_kit.course import check
-from mlx_grpo_kit.course.answers import source_of
+from mlx_grpo_kit.course import check, my_code
+from mlx_grpo_kit.course.answers import keep, source_of
 from mlx_grpo_kit.course.catalogue import find
 from mlx_grpo_kit.course.chapters.chapter_24 import exercises as chapter
 from mlx_grpo_kit.course.chapters.chapter_24 import paired as paired_module
@@ -843,6 +848,89 @@ def test_the_mask_and_the_stubs_are_explained_before_the_first_exercise():
 def test_completions_of_numpys_integers_run_through_the_notebook():
     cells = {each.id: each.source for each in nbformat.read(NOTEBOOK, as_version=4).cells}
     assert "[[*map(int, each)] for each in completions]" in cells["24-ex1-use"]
+
+
+def keep_as_a_reader(folder, ids, edits=()):
+    """Keep the solutions of some exercises as if a reader had typed all five into one notebook."""
+    parts = [inspect.getsource(find(f"24.{number}").solution) for number in range(1, 6)]
+    imports = (
+        "import mlx.core as mx\nimport mlx.optimizers as optim\nimport numpy as np\n"
+        "from mlx_grpo_kit.qwen3 import qwen3_forward\n"
+    )
+    source = "\n\n".join([imports, *parts])
+    for before, after in edits:
+        assert before in source
+        source = source.replace(before, after)
+    file, module = f"<reader {len(linecache.cache)}>", types.ModuleType("__main__")
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    exec(compile(source, file, "exec"), vars(module))
+    for id in ids:
+        keep(folder, id, vars(module)[find(id).solution.__name__])
+
+
+def run_alone(file, *arguments):
+    return subprocess.run(
+        [sys.executable, file.name, *arguments], capture_output=True, text=True, cwd=file.parent, timeout=300
+    )
+
+
+ALL_FIVE = [f"24.{number}" for number in range(1, 6)]
+
+
+def test_the_readers_file_trains_in_an_empty_folder_and_saves_its_curve(tmp_path):
+    keep_as_a_reader(tmp_path, ALL_FIVE)
+    (tmp_path / "empty").mkdir()
+    file = my_code(tmp_path / "empty" / "my_grpo.py", "24")
+    text = file.read_text()
+    assert text.count("def sample(") == text.count("def gradient(") == 1
+    assert "chapter_24.exercises" not in text
+    ran = run_alone(file, "--steps", "2", "--seed", "3")
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.startswith("before training: 4")
+    assert "step    2" in ran.stdout
+    rows = (file.parent / "my_grpo.csv").read_text().split()
+    assert [row.split(",")[0] for row in rows] == ["step", "0", "2"]
+    assert (file.parent / "my_grpo.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_file_without_a_loop_says_which_exercise_it_lacks(tmp_path, capsys):
+    keep_as_a_reader(tmp_path, ALL_FIVE[:4])
+    ran = run_alone(my_code(tmp_path / "my_grpo.py", "24"))
+    assert ran.returncode == 1
+    for words in (ran.stderr, capsys.readouterr().out):
+        assert "my_grpo.py cannot run yet: pass 24.5, then call my_code again." in words
+
+
+def test_a_file_whose_loop_yields_nothing_says_so(tmp_path):
+    keep_as_a_reader(
+        tmp_path,
+        ALL_FIVE,
+        [("steps, num_questions, group_size, peak = 240", "steps, num_questions, group_size, peak = 0")],
+    )
+    ran = run_alone(my_code(tmp_path / "my_grpo.py", "24"))
+    assert ran.returncode == 1
+    assert "`train` has to yield the parameters after each step, and it yielded nothing." in ran.stderr
+
+
+def test_the_file_of_one_chapter_has_its_answers_alone(tmp_path):
+    keep_as_a_reader(tmp_path, ALL_FIVE[:3])
+    with pytest.raises(ValueError, match="There are no answers to chapter 23 yet"):
+        my_code(tmp_path / "other.py", "23")
+    with pytest.raises(LookupError, match="chapter '99' has no exercises"):
+        my_code(tmp_path / "other.py", "99")
+    assert "__main__" not in my_code(tmp_path / "all.py").read_text()
+
+
+def test_a_run_that_ends_near_the_mark_is_told_to_let_the_rate_fall(monkeypatch):
+    monkeypatch.setattr(training, "_other_rewards", lambda train: None)
+    monkeypatch.setattr(training, "WANTED", 0.85)
+    monkeypatch.setattr(training, "held_out_accuracy", lambda params, draws=1: 0.84)
+    text = check("24.5", keeping(loop())).text
+    assert "84.0% of the held-out sums" in text
+    assert "let it fall to 0 over the run" in text
+    assert 'hint("24.5", 3)' in text
+    monkeypatch.setattr(training, "held_out_accuracy", lambda params, draws=1: 0.6)
+    assert "let it fall" not in check("24.5", keeping(loop())).text
 
 
 def test_no_cell_shows_a_loop_that_learns():

@@ -11,6 +11,7 @@ from mlx_grpo_kit.assets import TINY
 from mlx_grpo_kit.autograd import value_and_grad
 from mlx_grpo_kit.course.chapters.chapter_24 import small, training
 from mlx_grpo_kit.course.chapters.chapter_24.paired import Extension, mistakes_with
+from mlx_grpo_kit.course.chapters.chapter_24.program import learn_addition
 from mlx_grpo_kit.course.compare import Told, show
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
 from mlx_grpo_kit.course.slips import slips
@@ -1151,12 +1152,24 @@ MISTAKEN = {
 }
 
 
+NEARLY = Mistake(
+    "nearly there",
+    None,
+    "Your loop learns, and only the last few percent are missing. A constant rate gets stuck at about 80%: let it fall "
+    "to 0 over the run, `adamw.learning_rate = peak * (1 - step / steps)`. If the time ran out before the rate was 0, "
+    "take fewer steps, or leave the rows with advantage 0 out of the gradient.",
+    3,
+)
+
+
 class Looped(Judged):
     """An exercise whose mistakes are known by what was seen: running each of them again would take minutes."""
 
     def _find_mistake(self, results):
         right = (training.STEPS_WELL, training.FOLLOWS, training.LEARNS)
         seen = next((got for got in results if got not in right), None)
+        if isinstance(seen, training.NearlyThere):
+            return NEARLY
         name = "not a generator" if isinstance(seen, training.NoSteps) else MISTAKEN.get(seen)
         return next((each for each in self.mistakes if each.name == name), None)
 
@@ -1299,6 +1312,7 @@ the seed ignored (4)
     ),
     run=_train,
     in_place=True,  # `training` looks at that itself, after some steps
+    program=learn_addition,
     explain="Every line of it is yours, apart from the forward pass and AdamW. It learned from rewards alone, and "
     "compared answers to one question with each other.",
 )

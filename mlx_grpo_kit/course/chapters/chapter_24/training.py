@@ -22,7 +22,7 @@ from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer
 from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import Addition, Problem
 
-WANTED = 0.85  # of the held-out sums, more than that
+WANTED, NEARLY = 0.85, 0.75  # of the held-out sums, more than that: to pass, and to be told what the rest needs
 BUDGET = 120.0  # seconds
 FIRST, EVERY = 5, 20  # steps before the first look at the exam, and between the others
 PROBLEMS = 1003  # all held-out sums
@@ -57,6 +57,10 @@ WRONG_WAY = Told("a policy that writes the texts that are rewarded less often th
 
 class NoSteps(Misfit):
     """Words for what a loop returned where an iterator was expected."""
+
+
+class NearlyThere(Told):
+    """Words for a run that learned well and ended below the mark."""
 
 
 @dataclass(frozen=True)
@@ -413,7 +417,9 @@ def _two_minutes(train: Callable[..., Any], tell: Callable[[str], Any]) -> Told 
             tell(f"           two more exams: {mean:.1%} is the mean of all three, so the run continues")
         if accuracy < 0.6 * before:
             return FALLS
-    return Told(f"{held_out_accuracy(params):.1%} of the held-out sums after {steps} steps and {spent:.0f} seconds")
+    last = held_out_accuracy(params)
+    kind = NearlyThere if last > NEARLY else Told
+    return kind(f"{last:.1%} of the held-out sums after {steps} steps and {spent:.0f} seconds")
 
 
 def misfit(params: Any, start: Mapping[str, mx.array], whence: str = " from its `yield`") -> Told | None:
