@@ -25,7 +25,7 @@ import nbformat
 from mlx_grpo_kit.course.course_map import describe_course, draw_course
 from mlx_grpo_kit.course.reading import for_reading
 from mlx_grpo_kit.course.reference import write_reference
-from mlx_grpo_kit.course.syllabus import COURSE, PARTS, Chapter
+from mlx_grpo_kit.course.syllabus import COURSE, PARTS, PATHS, Chapter, describe_path
 from mlx_grpo_kit.files import read_file, replaced_folder
 from mlx_grpo_kit.runtime.extras import install
 
@@ -51,6 +51,7 @@ GUIDES = [
         "checked",
         "troubleshooting",
         "cloud",
+        "from_here",
     )
 ]
 """The guides in reading order.
@@ -151,6 +152,10 @@ def front_page(parts: Mapping[str, Sequence[Chapter]], folder: Path, reference: 
     """The first page in MyST's Markdown: the map, each part's chapters with their goals, guides and reference."""
     hours = round(sum(chapter.minutes for chapter in COURSE) / 60)
     pages = {chapter.file: f"{chapter.file}.html" for part in parts.values() for chapter in part}
+
+    def link(chapter: Chapter) -> str:
+        return f"[{chapter.number}]({chapter.file}.ipynb)" if chapter.file in pages else chapter.number
+
     # Inline, so that its chapters are links; and a group, because a screen reader finds no links inside an image.
     course_map = draw_course(PARTS, pages.get).svg(describe_course(PARTS)).replace('role="img"', 'role="group"', 1)
     lines = [
@@ -167,7 +172,11 @@ def front_page(parts: Mapping[str, Sequence[Chapter]], folder: Path, reference: 
         "",
         f"<div>\n{course_map}\n</div>",
         "",
-        "A line leads from each chapter down to those that build on it.",
+        "A line leads from each chapter down to those that build on it. You can read all of them in order, or take a "
+        "shorter path. Where a shorter path skips chapters, the next one says in its first cell what you may take on "
+        "trust.",
+        "",
+        *(f"- {describe_path(name, link)}" for name in PATHS),
         "",
     ]
     for title, part in parts.items():

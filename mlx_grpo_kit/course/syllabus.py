@@ -1,11 +1,15 @@
-"""The course as a whole: its parts and chapters, their dependencies, and the time for each.
+"""The course as a whole: its parts and chapters, their dependencies, the time for each, and three paths through it.
 
-Every notebook repeats this in its first cell; tests/course/test_syllabus.py compares the two.
+Every notebook repeats its line in its first cell, and README, chapter 00 and the book repeat the paths;
+tests/course/test_syllabus.py compares them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+from mlx_grpo_kit.course.catalogue import exercises
 
 
 @dataclass(frozen=True)
@@ -73,3 +77,75 @@ PARTS: dict[str, tuple[Chapter, ...]] = {
 
 COURSE = tuple(chapter for part in PARTS.values() for chapter in part)
 """All chapters in order."""
+
+
+@dataclass(frozen=True)
+class Stop:
+    """A chapter on a path, a part of one, or a file to read.
+
+    Attributes:
+        place: the number of the chapter, or the path of the file in the repository.
+        only: the exercises of the part, such as "13.7"; empty for the whole chapter.
+        reading: the minutes for a file.
+    """
+
+    place: str
+    only: tuple[str, ...] = ()
+    reading: int = 0
+
+    @property
+    def minutes(self) -> float:
+        """The time: a part of a chapter takes the share of its minutes that its exercises have of all exercises."""
+        if self.reading:
+            return self.reading
+        [whole] = [chapter.minutes for chapter in COURSE if chapter.number == self.place]
+        if not self.only:
+            return whole
+        times = {exercise.id: exercise.minutes for exercise in exercises(self.place)}
+        return whole * sum(times[id] for id in self.only) / sum(times.values())
+
+
+PATHS: dict[str, tuple[Stop, ...]] = {
+    "Only GRPO": (
+        Stop("00"),
+        Stop("15", ("15.1", "15.2", "15.3", "15.4", "15.6", "15.9")),
+        Stop("16"),
+        Stop("mlx_grpo_kit/grpo/minimal.py", reading=45),
+        Stop("24", ("24.3", "24.4")),
+    ),
+    "Two weeks": (
+        Stop("00"),
+        Stop("13", ("13.1", "13.2", "13.3", "13.7")),
+        *map(Stop, ("14", "15", "16", "18", "24")),
+    ),
+    "All of it": tuple(Stop(chapter.number) for chapter in COURSE),
+}
+"""Three ways through the course, by name. A chapter's first cell says what a reader who skipped others can trust."""
+
+
+def describe_path(name: str, link: Callable[[Chapter], str] = lambda chapter: chapter.number) -> str:
+    """A path in Markdown: its name, its hours and its stops, with each chapter's number as `link` writes it."""
+    stops, links = PATHS[name], {chapter.number: link(chapter) for chapter in COURSE}
+    words = [
+        f"`{stop.place}`"
+        if stop.reading
+        else f"a part of {links[stop.place]} ({_spans(stop.only)})"
+        if stop.only
+        else links[stop.place]
+        for stop in stops
+    ]
+    if len(stops) == len(COURSE):
+        words = [f"{words[0]} to {words[-1]}"]
+    return f"**{name}, {round(sum(stop.minutes for stop in stops) / 60)} hours:** {', '.join(words)}."
+
+
+def _spans(ids: Sequence[str]) -> str:
+    """The numbers of exercises in words: "13.1 to 13.3, 13.7"."""
+    spans: list[list[str]] = []
+    for id in ids:
+        last = spans[-1][-1].split(".") if spans else ["", "-1"]
+        if id.split(".") == [last[0], str(int(last[1]) + 1)]:
+            spans[-1].append(id)
+        else:
+            spans.append([id])
+    return ", ".join(f"{span[0]} to {span[-1]}" if len(span) > 2 else ", ".join(span) for span in spans)

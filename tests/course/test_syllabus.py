@@ -2,15 +2,16 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from mlx_grpo_kit.course import progress
-from mlx_grpo_kit.course.book import GUIDES, IN_REPOSITORY
-from mlx_grpo_kit.course.catalogue import chapters
+from mlx_grpo_kit.course.book import GUIDES, IN_REPOSITORY, front_page
+from mlx_grpo_kit.course.catalogue import chapters, exercises
 from mlx_grpo_kit.course.course_map import describe_course, draw_course
-from mlx_grpo_kit.course.syllabus import COURSE, PARTS
+from mlx_grpo_kit.course.syllabus import COURSE, PARTS, PATHS, describe_path
 from tests.every import every
 
 ROOT = Path(__file__).parents[2]
@@ -87,6 +88,65 @@ def test_the_tables_of_chapters_agree_and_their_minutes_add_up(place):
         assert minutes == str(chapter.minutes)
     [hours] = re.findall(r"(\d+) hours in all", text)
     assert int(hours) == round(sum(chapter.minutes for chapter in COURSE) / 60)
+
+
+@pytest.mark.parametrize("place", ["README", "chapter 00", "the book"])
+def test_a_place_that_shows_the_paths_has_all_of_them_with_their_hours(place):
+    def link(chapter):
+        return (
+            chapter.number if place == "README" or (place, chapter.number) == ("chapter 00", "00") else linked(chapter)
+        )
+
+    def linked(chapter):
+        return f"[{chapter.number}]({chapter.file}.ipynb)"
+
+    texts = {
+        "README": lambda: (ROOT / "README.md").read_text(encoding="utf-8"),
+        "chapter 00": lambda: "\n".join(cells(COURSE[0])),
+        "the book": lambda: front_page(PARTS, NOTEBOOKS, []),
+    }
+    lines = texts[place]().splitlines()
+    assert [line for line in lines if line.startswith("- **") and " hours:**" in line] == [
+        f"- {describe_path(name, link)}" for name in PATHS
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Only GRPO", "6 hours:** 00, a part of 15 (15.1 to 15.4, 15.6, 15.9), 16, `mlx_grpo_kit/grpo/minimal.py`, "),
+        ("Two weeks", "14 hours:** 00, a part of 13 (13.1 to 13.3, 13.7), 14, 15, 16, 18, 24."),
+        ("All of it", "57 hours:** 00 to 26."),
+    ],
+)
+def test_a_path_in_words(name, words):
+    assert describe_path(name).startswith(f"**{name}, {words}")
+
+
+def test_a_part_of_a_chapter_takes_its_share_and_all_exercises_take_the_whole():
+    part = PATHS["Only GRPO"][1]
+    ids = tuple(exercise.id for exercise in exercises("15"))
+    rest = tuple(id for id in ids if id not in part.only)
+    whole, other = replace(part, only=ids).minutes, replace(part, only=rest).minutes
+    assert whole == pytest.approx(170) == part.minutes + other
+    assert other == pytest.approx(170 * (12 + 12 + 10) / 90)  # 15.5, 15.7 and 15.8, of 90 minutes of exercises
+
+
+def test_the_map_puts_every_earlier_chapter_above_18_as_chapter_00_says():
+    assert everything_below("18") == {f"{number:02}" for number in range(18)}
+
+
+JUMPS = {
+    stop.place
+    for stops in PATHS.values()
+    for place, stop in enumerate(stops)
+    if not stop.reading and everything_below(stop.place) - {one.place for one in stops[:place] if not one.only}
+}
+
+
+@every("chapter", [chapter for chapter in COURSE if chapter.number in JUMPS], ids=lambda chapter: chapter.number)
+def test_a_chapter_after_skipped_ones_says_what_to_take_on_trust(chapter):
+    assert "\n**If you skipped some of them.** " in cells(chapter)[0]
 
 
 def test_the_map_shows_every_chapter_and_says_every_link_in_words():
