@@ -136,8 +136,9 @@ def _two_shapes(rng):
 SHAPE_OF_RESULT = Exercise(
     "04.3",
     "The shape of the result",
-    "Write `broadcast_shape(a, b)`: the shape of an array of shape `a` plus one "
-    "of shape `b`, both tuples. `broadcast_shape((3, 1), (4,))` is `(3, 4)`. Return `None` if they do not fit.",
+    "Write `broadcast_shape(a, b)`, which returns the shape of the sum of two arrays, one of shape `a` and one of "
+    "shape `b` (both are tuples). For example, `broadcast_shape((3, 1), (4,))` is `(3, 4)`. Return `None` if the "
+    "shapes do not fit.",
     minutes=8,
     difficulty=2,
     solution=broadcast_shape,
@@ -285,8 +286,8 @@ UNDO_BROADCASTING = Exercise(
     "04.4",
     "Undo broadcasting",
     "Write `unbroadcast(grad, shape)`. An array of shape `shape` was broadcast to a larger shape; `grad` is the "
-    "gradient of the result and has the larger shape. Return the gradient of the original array, in `shape`: each "
-    "of its numbers gets the sum of the gradients of its copies.",
+    "gradient of the result and has the larger shape. Return the gradient of the original array, in `shape`. Each "
+    "number of the original gets the sum of the gradients of its copies.",
     minutes=12,
     difficulty=3,
     solution=unbroadcast,
@@ -450,10 +451,10 @@ def _a_sum(rng):
 WAY_BACK_OF_A_SUM = Exercise(
     "04.5",
     "The backward pass of a sum",
-    "Write `sum_backward(grad, shape, axis, keepdims)`. The forward pass was `x.sum(axis=axis, "
-    "keepdims=keepdims)`, with `x` of shape `shape`; `grad` is the gradient of the sums. Return the gradient of "
-    "`x`, in `shape`. `axis` is one number, and -1 means the last axis. `np.expand_dims(array, axis)` inserts an "
-    "axis of length 1, and `np.broadcast_to(array, shape)` copies.",
+    "Write `sum_backward(grad, shape, axis, keepdims)`. The forward pass was `x.sum(axis=axis, keepdims=keepdims)`, "
+    "with `x` of shape `shape`; `grad` is the gradient of the sums. Return the gradient of `x`, in `shape`. `axis` is "
+    "one number, and -1 means the last axis. `np.expand_dims(array, axis)` inserts an axis of length 1, and "
+    "`np.broadcast_to(array, shape)` repeats the numbers until they fill `shape`.",
     minutes=6,
     difficulty=2,
     solution=sum_backward,
@@ -663,10 +664,10 @@ TRAINING_STEP = Exercise(
     difficulty=2,
     solution=train_step,
     hints=(
-        "The same four parts as in exercise 03.7. `p.grad = None` for each p; `loss = compute_loss()`; "
+        "A step has the same four parts as in exercise 03.7: `p.grad = None` for each p; `loss = compute_loss()`; "
         "`loss.backward()`; the update.",
-        "The graph must not record the update: `p.data -= learning_rate * p.grad`. Or `with T.no_grad(): p -= "
-        "learning_rate * p.grad`.",
+        "The graph must not record the update. So write `p.data -= learning_rate * p.grad`, or `with T.no_grad(): p "
+        "-= learning_rate * p.grad`.",
         "In a loop `for p in parameters`, `p = p - ...` only creates a new tensor named p. The parameter in the "
         "list does not change.",
     ),

@@ -53,9 +53,9 @@ def _whole(function, *arguments):
 OUTPUT_SIZE = Exercise(
     "08.1",
     "How large is the output?",
-    "Write `conv_output_size(size, kernel, stride, padding)`: the number of places at which a kernel `kernel` "
-    "pixels long stops along an image `size` pixels long, with `padding` zeros at *each* end and steps of `stride`. "
-    "Try your formula in the panel before you check it.",
+    "Write `conv_output_size(size, kernel, stride, padding)`, which returns the number of places at which a kernel "
+    "`kernel` pixels long stops along an image `size` pixels long, with `padding` zeros at *each* end and steps of "
+    "`stride`. Try your formula in the panel before you check it.",
     minutes=5,
     difficulty=1,
     solution=conv_output_size,
@@ -63,7 +63,7 @@ OUTPUT_SIZE = Exercise(
         "Begin without stride and padding. With a kernel of 3 on 8 pixels, the window can start at pixel 0, 1, ... "
         "up to which one? How many starts is that?",
         "Padding makes the image longer by `2 * padding`. The last possible start is then `size + 2 * padding - "
-        "kernel`. With a stride of s only every s-th start is used, and start 0 always is.",
+        "kernel`. With stride s, use every s-th starting position, beginning with 0.",
         "`(size + 2 * padding - kernel) // stride + 1`",
     ),
     cases=(
@@ -261,8 +261,8 @@ IM2COL = Exercise(
     "im2col",
     "Write `im2col(image, size, stride, padding)`: every window of an image [C, H, W] as a column, in a matrix [C * "
     "size * size, number of stops]. Down a column, put the window's numbers in the same order as the numbers of "
-    "`kernels[o].ravel()` (channel, row, column); the columns follow the stops row by row. Loops are allowed; "
-    "`sliding_window_view` needs none.",
+    "`kernels[o].ravel()` (channel, row, column); the columns follow the stops row by row. Loops are allowed, but "
+    "with `sliding_window_view` you need none.",
     minutes=12,
     difficulty=3,
     solution=im2col,
@@ -363,7 +363,7 @@ COL2IM = Exercise(
     "The backward pass: col2im",
     "Write `col2im(columns, shape, size, stride, padding)`: `columns` [C * size * size, stops] holds a gradient for "
     "every number in im2col's matrix. Return an image of `shape` (C, H, W) in which every pixel has the sum of the "
-    "gradients of its copies. Drop the copies of padding.",
+    "gradients of its copies. Discard the gradients that fall on padding.",
     minutes=12,
     difficulty=3,
     solution=col2im,
@@ -617,18 +617,18 @@ def _channels(rng):
 BATCH_NORM = Exercise(
     "08.6",
     "Batch norm in two modes",
-    "Write `batch_norm(x, running_mean, running_var, training, momentum=0.1, eps=1e-5)` for x [N, C, H, W]. For "
-    "every channel, subtract a mean and divide by the root of (a variance + eps). In training use the batch's own "
-    "mean and *biased* variance, and move the running statistics: (1 - momentum) times the old value plus momentum "
-    "times the batch's, here with the *unbiased* variance. In evaluation use the running statistics and do not move "
-    "them. Return (y, running_mean, running_var), without changing the arrays you were given.",
+    "Write `batch_norm(x, running_mean, running_var, training, momentum=0.1, eps=1e-5)` for x [N, C, H, W]. For every "
+    "channel, subtract a mean and divide by the root of (a variance + eps). In training use the batch's own mean and "
+    "*biased* variance, and move the running statistics: (1 - momentum) times the old value plus momentum times the "
+    "batch's statistic, this time with the *unbiased* variance. In evaluation use the running statistics and do not "
+    "move them. Return (y, running_mean, running_var), without changing the arrays you were given.",
     minutes=12,
     difficulty=3,
     solution=batch_norm,
     hints=(
         "Each channel has one mean, over the batch and the image: `x.mean(axis=(0, 2, 3))`, of shape [C]. `x.var` "
         "takes the same axes and gives the biased variance.",
-        "To subtract it from x [N, C, H, W] it needs the shape [C, 1, 1]: `mean[:, None, None]`. The unbiased "
+        "To subtract the mean from x [N, C, H, W], give it the shape [C, 1, 1]: `mean[:, None, None]`. The unbiased "
         "variance is `var * n / (n - 1)`, where n is the count of numbers in a channel, `x.size / x.shape[1]`.",
         "`if training:` compute mean, var and the two new running arrays; `else:` mean, var = running_mean, "
         "running_var. Then in both cases `y = (x - mean[:, None, None]) / np.sqrt(var[:, None, None] + eps)`.",
@@ -804,8 +804,8 @@ SHORTCUT_SLOPE = Exercise(
         Mistake("sign", (0.0, 1.8), "The last slope is -0.2: 1 - 0.2.", 2),
     ),
     explain=(
-        "Multiply it out: 1 + the slopes + the products of all pairs + the product of all three. A residual network "
-        "is a sum over all paths through it, including the short ones."
+        "Multiply the residual product out: 1 + the slopes + the products of all pairs + the product of all three. A "
+        "residual network is a sum over all paths through it, including the short ones."
     ),
     also_right=r"""
 # a list

@@ -75,14 +75,15 @@ def _table(rng):
 EMBEDDING = Exercise(
     "10.1",
     "Vectors for ids",
-    "Write `embedding(weight, input_ids)`: for ids [B, T] it returns the rows of `weight` [V, hidden] that they name, "
-    "an array [B, T, hidden]. Write it in MLX, so that gradients can flow through it.",
+    "Write `embedding(weight, input_ids)`. For ids [B, T] it returns the rows of `weight` [V, hidden] with these "
+    "numbers, as an array [B, T, hidden]. Write it in MLX, so that gradients can flow through it.",
     minutes=4,
     difficulty=1,
     solution=embedding,
     hints=(
         "MLX indexes as NumPy does. `weight[3]` is row 3. What is `weight[ids]` if `ids` is an array of integers?",
-        "An array of integers of shape [B, T] as an index gives a row for each of them: [B, T, hidden].",
+        "If the index is an array of integers of shape [B, T], the result has one row for each integer: [B, T, "
+        "hidden].",
         "`return weight[input_ids]`",
     ),
     cases=(
@@ -156,10 +157,10 @@ EMBEDDING_BACKWARD = Exercise(
     difficulty=2,
     solution=embedding_backward,
     hints=(
-        "A row that was used twice has two paths to the loss. What happens to the gradients of several paths, since "
-        "chapter 02? And what is the gradient of a row that was never used?",
-        "Begin with `mx.zeros((num_rows, hidden))`. `zeros[ids] += grad` looks right and is not: where an id comes "
-        "twice, one addition hides the other, as in chapter 08. In MLX the correct form is "
+        "A row that was used twice has two paths to the loss. What have we done with the gradients of several paths "
+        "ever since chapter 02? And what is the gradient of a row that was never used?",
+        "Begin with `mx.zeros((num_rows, hidden))`. `zeros[ids] += grad` looks right but is wrong, because where an "
+        "id comes twice, one addition hides the other, as in chapter 08. In MLX the correct form is "
         "`array.at[ids].add(values)`.",
         "`mx.zeros((num_rows, grad.shape[-1])).at[input_ids].add(grad)`",
     ),
@@ -196,8 +197,8 @@ one too many (2)
     ),
     run=_without_grad,
     explain=(
-        "`mx.grad` does the same. A row that no text of the batch uses has gradient 0 and does not change (unless the "
-        "optimizer changes it for other reasons, such as weight decay)."
+        "`mx.grad` gives the same result. A row that no text of the batch uses has gradient 0 and does not change "
+        "(unless the optimizer changes it for other reasons, such as weight decay)."
     ),
     also_right=r"""
 # backward by one hot
@@ -231,15 +232,15 @@ lambda grad, ids, rows: mx.zeros((rows, grad.shape[-1]))
 BY_HAND = Exercise(
     "10.3",
     "Three numbers, by hand",
-    "Without code: RMSNorm of `x = [1, -5, 7]` with `weight = [10, 1, 0.5]` and an eps of 0, as a tuple of three "
-    "numbers.",
+    "Without code, compute the RMSNorm of `x = [1, -5, 7]` with `weight = [10, 1, 0.5]` and an eps of 0. Answer with "
+    "a tuple of three numbers.",
     minutes=3,
     difficulty=1,
     solution=(2.0, -1.0, 0.7),
     hints=(
         "There are three steps: the mean of the squares, its root, and each number divided by the root. The weights "
         "come last.",
-        "1 + 25 + 49 = 75, a third of it is 25, and the root of that is 5.",
+        "1 + 25 + 49 = 75, a third of that is 25, and the square root of 25 is 5.",
     ),
     mistakes=(
         Mistake(
@@ -284,8 +285,8 @@ RMS_NORM = Exercise(
     "10.4",
     "RMSNorm",
     "Write `rms_norm(x, weight, eps)` in MLX: divide every vector along the last axis of `x` [..., n] by `sqrt(mean "
-    "of its squares + eps)`, and multiply it by `weight` [n]. Zeros stay zeros, without a nan in the gradient. "
-    "`mx.fast.rms_norm` exists, but write it out for once.",
+    "of its squares + eps)`, and multiply it by `weight` [n]. A vector of zeros must stay a vector of zeros, without "
+    "a nan in the gradient. `mx.fast.rms_norm` exists, but write it out for once.",
     minutes=7,
     difficulty=1,
     solution=rms_norm,
@@ -354,7 +355,7 @@ weight first (2)
 ''',
     ),
     run=_with_gradients(rms_norm, 0, 1),
-    explain="The kit calls `mx.fast.rms_norm`, one kernel in place of five, with the same results as yours.",
+    explain="The kit calls `mx.fast.rms_norm`, which is one kernel in place of five, with the same results as yours.",
     also_right=r"""
 import mlx_grpo_kit.qwen3.forward as kit
 
@@ -529,9 +530,9 @@ def _two_arrays(function, *arguments):
 ROTATE = Exercise(
     "10.6",
     "Rotate one pair",
-    "Write `rotate(a, b, angle)`: the point (a, b) rotated by `angle` (radians, counterclockwise) about the origin, "
-    "as a tuple of two arrays. All three inputs are arrays of the same shape, and each pair is rotated by its own "
-    "angle.",
+    "Write `rotate(a, b, angle)`, which rotates the point (a, b) by `angle` (radians, counterclockwise) about the "
+    "origin and returns a tuple of two arrays. All three inputs are arrays of the same shape, and each pair is "
+    "rotated by its own angle.",
     minutes=5,
     difficulty=1,
     solution=rotate,
@@ -600,8 +601,8 @@ ANGLES = Exercise(
     "10.7",
     "Fast hands, slow hands",
     "Write `rope_angles(positions, head_dim, theta)` in MLX: for `positions` [T] it returns the angles [T, head_dim / "
-    "2]. Pair i = 0, 1, 2, ... rotates by `theta ** (-2 i / head_dim)` radians at every step, so at position p by p "
-    "times that.",
+    "2]. Pair i = 0, 1, 2, ... rotates by `theta ** (-2 i / head_dim)` radians at every step, so at position p its "
+    "angle is p times that.",
     minutes=5,
     difficulty=2,
     solution=rope_angles,
@@ -724,7 +725,8 @@ ROPE = Exercise(
         "over the batch and the heads.",
         "The first members of all pairs are `x[..., :half]`, the second members `x[..., half:]`: two arrays [B, "
         "heads, T, D/2], and your `rotate` rotates them all at once.",
-        "`a, b = rotate(x[..., :half], x[..., half:], angles)`, and `mx.concatenate([a, b], axis=-1)` puts them back.",
+        "`a, b = rotate(x[..., :half], x[..., half:], angles)`, and `mx.concatenate([a, b], axis=-1)` joins the "
+        "halves again.",
     ),
     cases=(
         (mx.array([[[[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]]]]), 0, 10000.0),
@@ -849,9 +851,10 @@ def _numbered(heads, head_dim):
 PORT = Exercise(
     "10.9",
     "Port the weights",
-    "Write `to_half_split(weight, head_dim)`: `weight` [heads * head_dim, hidden] makes the queries of a model whose "
-    "pairs are neighbours, (0, 1), (2, 3), ... in every head. Return the same rows in the order that is right for "
-    "pairs (i, i + head_dim / 2): within every head, first the first members of all pairs, then the second members.",
+    "Write `to_half_split(weight, head_dim)`: `weight` [heads * head_dim, hidden] produces the queries of a model in "
+    "which neighbours are pairs, (0, 1), (2, 3), ... in every head. Return the same rows in the order that is right "
+    "for pairs (i, i + head_dim / 2): within every head, first the first members of all pairs, then the second "
+    "members.",
     minutes=10,
     difficulty=3,
     solution=to_half_split,
@@ -889,7 +892,7 @@ second members first
 ! The second members of the pairs come first here, so every pair rotates the wrong way.
 """,
     ),
-    explain="The script that brought Meta's Llama to Hugging Face has this function. It is called `permute`.",
+    explain="The script that brought Meta's Llama to Hugging Face contains this function under the name `permute`.",
     also_right=r"""
 # half split by index
 def half_split_by_index(weight, head_dim):

@@ -89,9 +89,9 @@ COUNT = Exercise(
     difficulty=2,
     solution=count_parameters,
     hints=(
-        "Go through the table above row by row: an `[a, b]` has `a * b` numbers. A layer has eleven rows: seven "
-        "matrices and four norms. Outside the layers are the embedding, the final norm and, if the model is not tied, "
-        "`lm_head`.",
+        "Go through the table above row by row: a matrix `[a, b]` has `a * b` numbers. A layer has eleven rows: seven "
+        "matrices and four norms. Outside the layers are the embedding, the final norm and, if the embeddings are not "
+        "tied, `lm_head`.",
         "Queries have `num_attention_heads * head_dim` rows, keys and values `num_key_value_heads * head_dim` each, "
         "and `o_proj` has as many columns as `q_proj` has rows. `head_dim` is an independent number.",
         "A layer: `2 * hidden * queries + 2 * hidden * keys + 2 * head_dim + 3 * hidden * intermediate + 2 * hidden`. "
@@ -163,7 +163,8 @@ two matrices in the mlp
 """,
     ),
     run=_whole,
-    explain="Of Qwen3-0.6B's 596,049,920 numbers a quarter is the embedding. `count_total_parameters` is the kit's.",
+    explain="Qwen3-0.6B has 596,049,920 parameters, and a quarter of them are the embedding. The kit's own function "
+    "for this is `count_total_parameters`.",
     also_right=r"""
 from mlx_grpo_kit.qwen3.sizes import parameters_by_part
 
@@ -214,8 +215,8 @@ NAMES = Exercise(
     solution=kit_name,
     hints=(
         'First remove "model." from the front: `name.removeprefix("model.")` leaves other names unchanged.',
-        "Then two names still differ: `embed_tokens.weight` and `norm.weight`. The second is the *whole* name: "
-        "`input_layernorm.weight` and `q_norm.weight` end with it too.",
+        "Then two names still differ: `embed_tokens.weight` and `norm.weight`. Compare the second with the *whole* "
+        "name, because `input_layernorm.weight` and `q_norm.weight` end with `norm.weight` too.",
     ),
     cases=(
         ("model.embed_tokens.weight",),
@@ -341,8 +342,8 @@ READ = Exercise(
         'length])` is the header. Its entry "__metadata__", if there is one, is not an array.',
         "The offsets count from the *end of the header*: add `8 + length`. `np.frombuffer(content[start:end], "
         "np.float32).reshape(shape)` gives the numbers of an F32 array.",
-        "For BF16 read `np.uint16`, make them `np.uint32`, shift them to the upper half with `<< 16`, and look at the "
-        "same bits as float32: `.view(np.float32)`.",
+        "For BF16 read the numbers as `np.uint16`, convert them to `np.uint32`, shift them to the upper half with `<< "
+        "16`, and reinterpret the same bits as float32: `.view(np.float32)`.",
     ),
     cases=(
         (_file({"a": ("F32", [[1.5, -2.0, 0.25]]), "b": ("F32", [7.0, 8.0])}),),
@@ -502,8 +503,8 @@ BLOCK = Exercise(
     hints=(
         "Both halves have the same form: norm, then attention or MLP, then *add* to the stream. Add to `x` itself, "
         "not to its norm.",
-        '`attention(config, params, f"layers.{layer}.self_attn.", normed, mask)` finds its own weights; the MLP wants '
-        "its three, `layers.0.mlp.gate_proj.weight` and so on, in the order gate, up, down.",
+        '`attention(config, params, f"layers.{layer}.self_attn.", normed, mask)` finds its own weights; the MLP '
+        "needs you to pass its three weights, `layers.0.mlp.gate_proj.weight` and so on, in the order gate, up, down.",
         "`x = x + attention(...norm of x...)`, then `return x + mlp(...norm of the new x...)`. The norms are "
         "`input_layernorm` and `post_attention_layernorm`.",
     ),
@@ -775,10 +776,12 @@ FIRST = Exercise(
     difficulty=2,
     solution=first_difference,
     hints=(
-        "`for name, value in ours.items():` goes in the order of computation. `continue` where `name not in theirs`.",
-        "`np.abs(value - theirs[name]).max()` against `tolerance * np.abs(theirs[name]).max()`. `return name` at the "
-        "first that is too large, and `None` after the loop.",
-        "Every comparison with NaN is False: `difference > limit` never sees one, `not difference <= limit` does.",
+        "`for name, value in ours.items():` follows the order of computation. Use `continue` where `name not in "
+        "theirs`.",
+        "Compare `np.abs(value - theirs[name]).max()` with `tolerance * np.abs(theirs[name]).max()`. Return the name "
+        "at the first difference that is too large, and `None` after the loop.",
+        "Every comparison with NaN is False, so `difference > limit` never notices a NaN, but `not difference <= "
+        "limit` does.",
     ),
     cases=(
         _records(),
@@ -908,10 +911,11 @@ WARD = Exercise(
     hints=(
         "The first name that differs shows the step with the mistake. Two causes show first in `q_rope`, two in "
         "`weights`: you can tell these apart by the tokens.",
-        "At position 0 nothing is rotated, whichever numbers make a pair; and its only score gives a weight of 1, "
-        "whatever it is divided by. The last position has no later tokens to look at.",
+        "At position 0 nothing is rotated, whichever numbers make a pair. Position 0 also has only one score, which "
+        "gives a weight of 1, whatever it is divided by. The last position has no later tokens to look at.",
         "Only differences of positions matter to the scores. If positions count from 1, every query and key rotates a "
-        "little more, and all scores stay the same: that patient is different inside but gives the right logits.",
+        "little more, but all scores stay the same. So that patient is different inside and still gives the right "
+        "logits.",
     ),
     mistakes=tuple(_second_guess()),
     explain="One of the five is a mistake that no test of the logits can find, and that does no harm until a cache "
@@ -949,19 +953,20 @@ def flops(config, batch, tokens):
 FLOPS = Exercise(
     "12.8",
     "How much work?",
-    "Write `flops(config, batch, tokens)`: the operations of all matrix products in one forward pass. [n, a] times "
-    "[a, b] takes `2 * n * a * b`. Count the seven matrices of each layer, the scores and the mixing of values (every "
-    "query with every key, including the masked half), and the output layer. The embedding is a lookup, not a product.",
+    "Write `flops(config, batch, tokens)`: the operations of all matrix products in one forward pass. A product of "
+    "[n, a] and [a, b] takes `2 * n * a * b`. Count the seven matrices of each layer, the scores and the mixing of "
+    "values (every query with every key, including the masked half), and the output layer. The embedding is a lookup, "
+    "not a product.",
     minutes=12,
     difficulty=2,
     solution=flops,
     hints=(
         "Every weight of a matrix is used once per token, with 2 operations. So this part is `2 * batch * tokens *` "
         "(weights of the matrices).",
-        "Scores: for each head, [T, D] times [D, T] is `2 * T * T * D`. Mixing: [T, T] times [T, D], the same. There "
-        "are `num_attention_heads` heads in each of `batch` rows and each layer.",
-        "The output layer is `2 * batch * tokens * vocab_size * hidden_size`, tied or not: sharing parameters saves "
-        "no work.",
+        "Scores: for each head, [T, D] times [D, T] is `2 * T * T * D`. Mixing is [T, T] times [T, D], which takes "
+        "the same number. There are `num_attention_heads` heads in each of `batch` rows and each layer.",
+        "The output layer takes `2 * batch * tokens * vocab_size * hidden_size`, tied or not, because sharing "
+        "parameters saves no work.",
     ),
     cases=(
         (CONFIGS["one small layer"], 1, 1),
@@ -1177,10 +1182,10 @@ PROJECTED = Exercise(
     "A relative",
     "Write `projected(config, params, prefix, x)`: queries, keys and values of one layer for *all three* families, as "
     "a tuple of three arrays [B, heads, T, D], before the rotation. x is [B, T, hidden], and `prefix` is "
-    '`"layers.0.self_attn."` for layer 0. `params` always has `prefix + "q_proj.weight"`, and the same for k and v. '
-    "If it has a bias, such as `q_proj.bias`, add the bias. If it has `q_norm.weight` or `k_norm.weight`, apply that "
-    "norm to the D numbers of each head. A family is what its weights are, so ask whether a weight is there, not what "
-    "`config.model_type` is.",
+    '`"layers.0.self_attn."` for layer 0. `params` always has `prefix + "q_proj.weight"`, and the same for k and '
+    "v. If `params` also has a bias, such as `q_proj.bias`, add it. If `params` has `q_norm.weight` or "
+    "`k_norm.weight`, apply that norm to the D numbers of each head. A family is what its weights are, so ask whether "
+    "a weight is there, not what `config.model_type` is.",
     minutes=12,
     difficulty=2,
     solution=projected,
@@ -1189,8 +1194,8 @@ PROJECTED = Exercise(
         "The order is: product with the matrix, bias, cut into heads, norm. A bias has as many numbers as its matrix "
         "has rows, so it is added before the cut; a head norm has D weights, so it comes after the cut.",
         "One inner function does all three: `heads(letter, count)`, called with `q` and `config.num_attention_heads`, "
-        "then with `k` and `v` and `config.num_key_value_heads`. `v_norm.weight` is in no file, so no special case is "
-        "needed. `reshape(B, T, count, D).swapaxes(1, 2)` cuts into heads.",
+        "then with `k` and `v` and `config.num_key_value_heads`. No file contains a `v_norm.weight`, so you need no "
+        "special case. `reshape(B, T, count, D).swapaxes(1, 2)` cuts into heads.",
     ),
     cases=(
         *drawn(1, lambda rng: ("a qwen2", 0, _stream(rng, 2, 3, 10))),

@@ -33,14 +33,13 @@ LOSS = Exercise(
     "A loss in which every token has a weight",
     "Write `cross_entropy(logits, targets, weights)` for logits [B, T, V], targets [B, T] (whole numbers) and weights "
     "[B, T] (any sign). Return a tuple of two: the loss, `-sum(weights * log softmax(logits)[target])` over all "
-    "tokens, "
-    "and its gradient for the logits, [B, T, V]. Logits may be as large as 1000.",
+    "tokens, and its gradient with respect to the logits, [B, T, V]. Logits may be as large as 1000.",
     minutes=8,
     difficulty=2,
     solution=cross_entropy,
     hints=(
-        "For one token of weight 1, the gradient is `softmax(logits) - one_hot(target)`, as in 05.6. What does a "
-        "factor before the loss do to it?",
+        "For one token of weight 1, the gradient is `softmax(logits) - one_hot(target)`, as in 05.6. If the loss is "
+        "multiplied by a factor, what happens to the gradient?",
         "`log_probs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)` does not overflow, and "
         "`mx.exp(log_probs)` is softmax. `mx.take_along_axis(log_probs, targets[..., None], axis=-1)` picks the "
         "log-probabilities of the targets, [B, T, 1].",
@@ -137,9 +136,9 @@ def _draw_linear(rng):
 LINEAR = Exercise(
     "17.2",
     "One matrix for every token",
-    "Write `linear_backward(grad, x, weight)` for `y = x @ weight.T`, where x is [..., in] (in the model [B, T, in]), "
-    "weight [out, in] and `grad` the gradient of y, [..., out]. Return a tuple of two: the gradient of x and the "
-    "gradient of weight, each with the shape of its array.",
+    "Write `linear_backward(grad, x, weight)` for `y = x @ weight.T`, where x has shape [..., in] (in the model [B, "
+    "T, in]), weight has shape [out, in], and `grad` is the gradient of y, [..., out]. Return a tuple of two: the "
+    "gradient of x and the gradient of weight, each with the shape of its array.",
     minutes=7,
     difficulty=2,
     solution=linear_backward,
@@ -178,7 +177,8 @@ a matrix for each row (2)
 ! That is a gradient for each row of the batch. All rows used the same matrix, so their gradients add up.
 last token alone (2)
 + return grad @ weight, grad_rows[-1:].T @ x_rows[-1:]
-! Only the part of the last position arrived. The matrix was used at all positions.
+! Only the last position contributed. The matrix was used at every position, so its gradient is a sum over all
+! of them.
 """,
     ),
     also_right=r"""
@@ -218,16 +218,16 @@ RMS_NORM = Exercise(
     "17.3",
     "A norm with a weight",
     "Write `rms_norm_backward(grad, x, weight, eps)` for `y = x / r * weight`, where r is `sqrt(mean(x^2) + eps)` "
-    "over the last axis, x [..., size] and weight [size]. Return a tuple of two: the gradient of x and the gradient "
-    "of weight. (05.4 was the same without a weight.)",
+    "with the mean over the last axis, x has shape [..., size] and weight has shape [size]. Return a tuple of two: "
+    "the gradient of x and the gradient of weight. (05.4 was the same without a weight.)",
     minutes=10,
     difficulty=2,
     solution=rms_norm_backward,
     hints=(
         "Take it apart: `n = x / r`, then `y = n * weight`. What does n get from grad? And what does weight get, "
-        "which every position of every row uses?",
-        "n gets `scaled = grad * weight`. From there on it is 05.4: `(scaled - n * mean(scaled * n)) / r`, with the "
-        "mean over the last axis.",
+        "given that every position of every row uses it?",
+        "n gets `scaled = grad * weight`. The rest is the same as in 05.4: `(scaled - n * mean(scaled * n)) / r`, "
+        "with the mean over the last axis.",
         "weight gets `grad * n`, summed over everything but the last axis: "
         "`(grad * normed).reshape(-1, x.shape[-1]).sum(axis=0)`.",
     ),
@@ -337,8 +337,8 @@ ROPE = Exercise(
     "17.4",
     "Turning back",
     "Forward, `rope(x, offset, theta)` turned each pair (x[i], x[i + D/2]) of [B, heads, T, D] by the angle `position "
-    "* theta^(-2i/D)`, where the first of the T positions is `offset`. Write `rope_backward(grad, offset, theta)`: "
-    "the gradient of x, from the gradient of the result.",
+    "* theta^(-2i/D)`, where the first of the T positions is `offset`. Write `rope_backward(grad, offset, theta)`, "
+    "which computes the gradient of x from the gradient of the result.",
     minutes=8,
     difficulty=2,
     solution=rope_backward,
@@ -432,8 +432,8 @@ def angles_kept_by_shape(grad, offset, theta, kept={}):
     return mx.concatenate([first * cos + second * sin, second * cos - first * sin], axis=-1)
 """,
     explain=(
-        "The transpose of a rotation is its inverse, so the gradient keeps its length. The kit turns back with the "
-        "same function, with negative positions."
+        "The transpose of a rotation is its inverse, so the gradient keeps its norm. The kit uses the same function "
+        "for both directions, and turns back with negative positions."
     ),
 )
 
@@ -454,13 +454,13 @@ SWIGLU = Exercise(
     "17.5",
     "A gate has two ways back",
     "The heart of SwiGLU is `silu(gate) * up`, element by element, with `silu(x) = x * sigmoid(x)`. Write "
-    "`gated_silu_backward(grad, gate, up)`: a tuple of the gradient of gate and the gradient of up.",
+    "`gated_silu_backward(grad, gate, up)`, which returns a tuple of the gradient of gate and the gradient of up.",
     minutes=6,
     difficulty=1,
     solution=gated_silu_backward,
     hints=(
-        "It is a product: each factor gets `grad` times the *other* factor, and for gate the slope of silu multiplies "
-        "the result.",
+        "The operation is a product, so each factor gets `grad` times the *other* factor. The way back to gate leads "
+        "through silu as well, so multiply by the slope of silu there.",
         "With `s = mx.sigmoid(x)` the slope of silu is `s + x * s * (1 - s)`, written in 05.1 as `s * (1 + x * (1 - "
         "s))`.",
         "gate gets `grad * up * slope`, up gets `grad * gate * s`.",
@@ -541,17 +541,18 @@ GROUPED = Exercise(
     "17.6",
     "Heads that share",
     "Forward, `mixed = weights @ values` for each of H query heads, where every H / K consecutive heads share one "
-    "head of values: weights [B, H, T, S], values [B, K, S, D], mixed [B, H, T, D]. Write `mix_values_backward(grad, "
-    "weights, values)`: a tuple of the gradient of weights [B, H, T, S] and the gradient of values [B, K, S, D].",
+    "head of values. The shapes are weights [B, H, T, S], values [B, K, S, D] and mixed [B, H, T, D]. Write "
+    "`mix_values_backward(grad, weights, values)`, which returns a tuple of the gradient of weights [B, H, T, S] and "
+    "the gradient of values [B, K, S, D].",
     minutes=12,
     difficulty=3,
     solution=mix_values_backward,
     hints=(
-        "For one head it is a matrix product: weights get `grad @ values^T`, values get `weights^T @ grad`. Which "
-        "query heads send a gradient to head 0 of values?",
-        "Query heads 0 to H/K - 1 use head 0 of values, the next ones head 1. A value that several heads use gets the "
-        "sum of their gradients. `mx.repeat(values, H // K, axis=1)` gives every query head its own copy; afterwards "
-        "add up the copies' gradients: `.reshape(B, K, H // K, S, D).sum(axis=2)`.",
+        "For one head, mixing is a matrix product, so weights get `grad @ values^T`, and values get `weights^T @ "
+        "grad`. Which query heads send a gradient to head 0 of values?",
+        "Query heads 0 to H/K - 1 use head 0 of values, and the next ones use head 1. A value that several heads use "
+        "gets the sum of their gradients. `mx.repeat(values, H // K, axis=1)` gives every query head its own copy; "
+        "afterwards add up the copies' gradients: `.reshape(B, K, H // K, S, D).sum(axis=2)`.",
         "Without copies: reshape grad to [B, K, H/K * T, D] and weights to [B, K, H/K * T, S]; then the product "
         "`weights^T @ grad` also adds up over heads.",
     ),
@@ -645,17 +646,17 @@ SCORES = Exercise(
     "17.7",
     "Back through the scores",
     "Forward, `scores = queries @ keys^T / sqrt(D)` for each of H query heads, where every H / K consecutive heads "
-    "share one head of keys: queries [B, H, T, D], keys [B, K, S, D], scores [B, H, T, S]. Write "
-    "`attention_scores_backward(grad, queries, keys)`: a tuple of the gradient of queries [B, H, T, D] and the "
-    "gradient of keys [B, K, S, D].",
+    "share one head of keys. The shapes are queries [B, H, T, D], keys [B, K, S, D] and scores [B, H, T, S]. Write "
+    "`attention_scores_backward(grad, queries, keys)`, which returns a tuple of the gradient of queries [B, H, T, D] "
+    "and the gradient of keys [B, K, S, D].",
     minutes=8,
     difficulty=2,
     solution=attention_scores_backward,
     hints=(
-        "For one head: row t of the scores uses query t, column s uses key s. So queries get `grad @ keys`, and keys "
-        "get `grad^T @ queries`. What does the division by sqrt(D) do to both?",
-        "First `grad / sqrt(D)`, then the two products. The keys of a group get the sum over its query heads, like "
-        "the values in 17.6.",
+        "Take one head. Row t of its scores uses query t, and column s uses key s. So queries get `grad @ keys`, and "
+        "keys get `grad^T @ queries`. What does the division by sqrt(D) do to both?",
+        "First divide, `grad / sqrt(D)`, and then compute the two products. The keys of a group get the sum over its "
+        "query heads, like the values in 17.6.",
         "Reshape grad to [B, K, H/K * T, S] and queries to [B, K, H/K * T, D]: then `grad @ keys` only needs its old "
         "shape back, and `grad^T @ queries` also adds up over the heads.",
     ),
@@ -793,14 +794,14 @@ BLOCK = Exercise(
     "A whole block",
     "Forward, a block computes `h = x + attention(norm(x))` and then `h + mlp(norm(h))`. Two functions are given: "
     "`through_attention(g)` takes the gradient of the attention's result and returns the gradient at the input of its "
-    "norm; `through_mlp(g)` does the same for the MLP. Write `block_backward(grad, through_attention, through_mlp)`: "
-    "the gradient of x, from the gradient of the block's result.",
+    "norm; `through_mlp(g)` does the same for the MLP. Write `block_backward(grad, through_attention, through_mlp)`, "
+    "which computes the gradient of x from the gradient of the block's result.",
     minutes=6,
     difficulty=2,
     solution=block_backward,
     hints=(
-        "Begin with the last operation. The result is the sum of h and the MLP's result for h: h reaches it in two "
-        "ways.",
+        "Begin with the last operation. The result is the sum of h and the MLP's output for h, so h reaches the "
+        "result in two ways.",
         "h gets `grad` itself, along the shortcut, plus `through_mlp(grad)`. Then do the same one step earlier.",
         "`grad = grad + through_mlp(grad)`, and then x gets `grad + through_attention(grad)`.",
     ),
@@ -852,8 +853,8 @@ lambda grad, attention, mlp: grad + mlp(grad) + attention(grad + mlp(grad))
 + return -grad + through_attention(grad)
 """,
     explain=(
-        "If both `through_...` return 0, a block passes the gradient on unchanged: however deep the model is, there is "
-        "a path from the loss to the embedding on which nothing is lost."
+        "If both `through_...` return 0, a block passes the gradient on unchanged. So, however deep the model is, "
+        "there is a path from the loss to the embedding on which nothing is lost."
     ),
 )
 
@@ -863,9 +864,9 @@ ZEROS = Exercise(
     "The row is '7+7=14', six tokens; the model reads the first five and should predict the last five. Its vocabulary "
     "has 64 tokens. Answer with four numbers, in a tuple `(a, b, c, d)`. In the *untied* model, how many of the 64 "
     "rows of `embedding.weight` get a gradient of exactly 0 (a), and how many of the 64 rows of `lm_head.weight` (b)? "
-    "In the *tied* model, as it is shipped, how many rows of `embedding.weight` do so (c)? And if the model reads a "
-    "single token, '7', how many of the 16,384 numbers of `layers.0.self_attn.q_proj.weight` get a gradient of "
-    "exactly 0 (d)?",
+    "In the *tied* model, which is the one that ships with the kit, how many rows of `embedding.weight` get a "
+    "gradient of exactly 0 (c)? And if the model reads a single token, '7', how many of the 16,384 numbers of "
+    "`layers.0.self_attn.q_proj.weight` get a gradient of exactly 0 (d)?",
     minutes=8,
     difficulty=2,
     solution=(60, 0, 0, 16384),
@@ -909,7 +910,8 @@ one token learns too (2)
 # a list
 [60, 0, 0, 16384]
 """,
-    explain="The gradient is exactly 0, not small: a batch that does not contain a token says nothing about its row.",
+    explain="The gradient is exactly 0, not small, because a batch that does not contain a token never looks up the "
+    "row of that token.",
 )
 
 
@@ -928,15 +930,15 @@ def _draw_gradients(rng):
 CLIP = Exercise(
     "17.10",
     "Shorter, in the same direction",
-    "Write `clip_by_norm(grads, max_norm)` for a dictionary of gradients by name. Together they form one long vector, "
-    "and its length is the **norm**. If it is longer than `max_norm`, multiply all gradients by one common factor, so "
-    "that it becomes `max_norm` long; otherwise leave them unchanged. Return a tuple of the new dictionary and the "
-    "norm before clipping (a number).",
+    "Write `clip_by_norm(grads, max_norm)` for a dictionary of gradients by name. Together the gradients form one "
+    "long vector, whose length is the **norm**. If the norm is larger than `max_norm`, multiply all gradients by one "
+    "common factor, so that the norm becomes `max_norm`; otherwise leave them unchanged. Return a tuple of the new "
+    "dictionary and the norm before clipping (a number).",
     minutes=7,
     difficulty=2,
     solution=clip_by_norm,
     hints=(
-        "The length of a long vector is the root of the sum of *all* squares, over all arrays.",
+        "The norm is the square root of the sum of *all* squares, over all arrays.",
         "Multiply every gradient by `scale = min(1, max_norm / norm)`. What if all gradients are 0?",
         "`norm = math.sqrt(sum(mx.sum(grad * grad).item() for grad in grads.values()))`",
     ),

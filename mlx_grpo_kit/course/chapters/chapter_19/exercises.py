@@ -176,7 +176,7 @@ TOKEN_WEIGHT = Exercise(
     hints=(
         "A mean over completions gives each of them the weight 1 / B. A mean over the tokens of a completion also "
         "divides by its length.",
-        "Only `grpo` gives different numbers for different completions. The other three give one number, B times.",
+        "Only `grpo` gives different weights to different completions. The other three return the same number B times.",
         "`1 / lengths.sum()` for dapo, `1 / (len(lengths) * longest)` for dr_grpo.",
     ),
     cases=(
@@ -256,10 +256,11 @@ def _arrays(rng, rows=3, columns=4):
 SEQUENCE_RATIO = Exercise(
     "19.3",
     "One ratio for all",
-    "Write `sequence_ratio(logps, old_logps, mask)`, GSPO's ratio. All three are MLX arrays [B, T]: the "
-    "log-probability of every token now, its log-probability when it was sampled, and a mask: 1 where there is a "
-    "token, 0 where a short completion has none (ignore the values of the other two there). Return [B]: for each "
-    "completion the *geometric mean* of its tokens' ratios, which is the n-th root of the product of n ratios.",
+    "Write `sequence_ratio(logps, old_logps, mask)`, GSPO's ratio. All three arguments are MLX arrays [B, T]: the "
+    "log-probability of every token now, its log-probability when it was sampled, and a mask. The mask is 1 where "
+    "there is a token, and 0 where a short completion has none (ignore the values of the other two arrays there). "
+    "Return [B]: for each completion the *geometric mean* of its tokens' ratios, which is the n-th root of the "
+    "product of n ratios.",
     minutes=8,
     difficulty=2,
     solution=sequence_ratio,
@@ -354,7 +355,7 @@ CISPO_LOSS = Exercise(
     difficulty=2,
     solution=cispo_loss,
     hints=(
-        "Three lines: the ratio, the weight, the loss. What makes a number a constant for the gradient?",
+        "You need three lines: the ratio, the weight, the loss. What makes a number a constant for the gradient?",
         "`mx.stop_gradient(mx.minimum(ratio, cap))`.",
         "Then `-(weight * advantages[:, None] * logps * mask).sum() / mask.sum()`.",
     ),
@@ -551,9 +552,9 @@ def overlong_penalty(lengths, longest, cache):
 OVERLONG_PENALTY = Exercise(
     "19.6",
     "Too long, softly",
-    "Write `overlong_penalty(lengths, longest, cache)`: what DAPO adds to the reward of completions of these "
-    "`lengths` [B]. It is 0 up to `longest` - `cache` tokens. From there it falls in a straight line to -1 at "
-    "`longest`, and it stays -1 beyond.",
+    "Write `overlong_penalty(lengths, longest, cache)`, which returns what DAPO adds to the reward of completions of "
+    "these `lengths` [B]. The penalty is 0 up to `longest` - `cache` tokens. From there it falls in a straight line "
+    "to -1 at `longest`, and it stays -1 beyond.",
     minutes=5,
     difficulty=1,
     solution=overlong_penalty,
@@ -613,10 +614,9 @@ WHICH_VARIANT = Exercise(
     "A batch has a good completion of 2 tokens (advantage +1) and a bad one of 6 tokens (advantage -1); at most 8 "
     "tokens are allowed. Only one ratio has moved: the first token of the good completion has become twice as likely. "
     "Four losses push the tokens like this (first and second token of the good completion | every token of the bad "
-    "one):  \n"
-    "1: 0 and 0.125 | -0.125;  2: 0 and 0.25 | -0.083;  3: 0.25 and 0.125 | -0.125;  4: 0 and 0.0625 | -0.0625.  \n"
-    "Which is which: a = grpo, b = dapo, c = dr_grpo, d = cispo with a cap of 5? Answer with a text of four letters, "
-    "the letter of loss 1 first.",
+    "one):  \n1: 0 and 0.125 | -0.125;  2: 0 and 0.25 | -0.083;  3: 0.25 and 0.125 | -0.125;  4: 0 and 0.0625 | "
+    "-0.0625.  \nWhich is which: a = grpo, b = dapo, c = dr_grpo, d = cispo with a cap of 5? Answer with a string of "
+    "four letters, the letter of loss 1 first.",
     minutes=6,
     difficulty=2,
     solution="badc",
