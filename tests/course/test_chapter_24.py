@@ -25,8 +25,8 @@ from mlx_grpo_kit.course import check, my_code
 from mlx_grpo_kit.course.answers import keep, source_of
 from mlx_grpo_kit.course.catalogue import find
 from mlx_grpo_kit.course.chapters.chapter_24 import exercises as chapter
+from mlx_grpo_kit.course.chapters.chapter_24 import faulty, small, training
 from mlx_grpo_kit.course.chapters.chapter_24 import paired as paired_module
-from mlx_grpo_kit.course.chapters.chapter_24 import small, training
 from mlx_grpo_kit.course.chapters.chapter_24.paired import in_points, in_words, interval, paired, supported
 from mlx_grpo_kit.course.chapters.chapter_24.pictures.flow import BOXES, draw_step
 from mlx_grpo_kit.course.chapters.chapter_24.pictures.pages import SideBySide, your_page
@@ -939,3 +939,57 @@ def test_no_cell_shows_a_loop_that_learns():
         if cell.cell_type == "code":
             assert "apply_gradients" not in cell.source
             assert "AdamW(" not in cell.source
+
+
+def test_the_numbers_of_the_three_faults_are_those_of_transformers():
+    _, params, reference, prompts, tokens, mask, rewards = faulty.batch()
+    ids, picked = torch.tensor(np.array(mx.concatenate([prompts, tokens], axis=1))).long(), np.array(mask) == 1
+    tables = []
+    for weights in (params, reference):
+        model = Qwen3ForCausalLM.from_pretrained(TINY).eval()
+        with torch.no_grad():
+            model.model.norm.weight.copy_(torch.tensor(np.array(weights["final_norm.weight"])))
+            tables.append(model(ids).logits[:, prompts.shape[1] - 1 : -1].double())
+
+    def of_the_tokens(logits):
+        return logits.log_softmax(-1).gather(-1, ids[:, prompts.shape[1] :, None])[..., 0].numpy()
+
+    policy, theirs = map(of_the_tokens, tables)
+    filtered = tables[0] / 0.7
+    filtered[filtered < filtered.topk(10, -1).values[..., -1:]] = -torch.inf
+    apart = theirs - policy
+    kept = np.repeat(np.ptp(np.reshape(rewards, (-1, 4)), axis=1) > 0, 4)
+    numbers = (
+        np.abs(of_the_tokens(filtered) - policy)[picked].max(),
+        (np.exp(apart) - apart - 1)[picked].mean(),
+        picked.sum() / picked[kept].sum(),
+    )
+    np.testing.assert_allclose(numbers, [each.number for each in chapter.THREE], rtol=1e-3)
+
+
+def test_the_three_programs_run_and_have_their_faults():
+    config, params, reference, prompts, tokens, mask, rewards = faulty.batch()
+    pushes = mx.array(compute_advantages(rewards, 4))
+    rows, texts = (
+        prompts.tolist(),
+        [row[: int(count)] for row, count in zip(tokens.tolist(), mask.sum(axis=1).tolist(), strict=True)],
+    )
+    right = chapter.kits_gradient(config, params, rows, texts, pushes)
+    for beta in (0.0, 5.0):
+        found = faulty.with_a_kl(config, params, reference, prompts, tokens, mask, pushes, beta)
+        assert training.distance(found, right) < 1e-2  # whatever beta is
+    longer = faulty.without_idle_rows(config, params, prompts, tokens, mask, rewards, 4)
+    name = "final_norm.weight"
+    np.testing.assert_allclose(longer[name], right[name] * chapter.THREE[2].number, atol=1e-5)
+    drawn = faulty.draw_and_score(config, params, rows, 4, lambda tokens: pushes, mx.random.key(0))
+    assert all(mx.isfinite(each).all() for each in drawn.values())
+
+
+def test_every_line_that_a_message_names_has_what_the_message_says():
+    words = {(0, 5): "/ 0.7", (0, 6): "[:, -10:-9]", (0, 8): "categorical", (0, 12): "mask", (0, 16): "logsumexp"}
+    words |= {(1, 8): "take_along_axis", (1, 11): "logsumexp", (1, 17): "normalized(logits_of(", (1, 18): "kl ="}
+    words |= {(2, 4): "ddof=1", (2, 7): "if push", (2, 11): "mask[kept]", (2, 20): "/ mask.sum()"}
+    for (program, line), expected in words.items():
+        assert expected in inspect.getsource(faulty.PROGRAMS[program]).splitlines()[line - 1]
+        assert f"{line:2}  " in faulty.numbered(faulty.PROGRAMS[program])
+    assert all(20 <= len(inspect.getsource(each).splitlines()) <= 30 for each in faulty.PROGRAMS)

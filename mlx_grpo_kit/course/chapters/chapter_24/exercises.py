@@ -2,6 +2,7 @@
 # ruff: noqa: B905 (solutions are written as a beginner would write them)
 
 import json
+import math
 from pathlib import Path
 
 import mlx.optimizers as optim
@@ -12,6 +13,7 @@ from mlx_grpo_kit.autograd import value_and_grad
 from mlx_grpo_kit.course.chapters.chapter_24 import small, training
 from mlx_grpo_kit.course.chapters.chapter_24.paired import Extension, mistakes_with
 from mlx_grpo_kit.course.chapters.chapter_24.program import learn_addition
+from mlx_grpo_kit.course.chapters.chapter_24.verdicts import Fault, NamedFaults, mistakes_of
 from mlx_grpo_kit.course.compare import Told, show
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
 from mlx_grpo_kit.course.slips import slips
@@ -1454,5 +1456,115 @@ from mlx_grpo_kit.course.chapters.chapter_24.paired import as_if_run
 # the example
 ("no difference", as_if_run(NO_DIFFERENCE, example=True))
 ! the comparison of the example
+""",
+)
+
+
+# -- three faults -----------------------------------------------------------------------------------------------------
+
+# The lines and numbers of `faulty.PROGRAMS`; tests compute the numbers with transformers.
+THREE = (
+    Fault(
+        (5, 6, 7, 15, 16, 18),
+        1.2866,
+        {
+            8: "the draw itself is right. Look at what happened to the logits before it, and whether the loss knows.",
+            12: "the mask counts all tokens up to the end token and that token too, as it should.",
+            19: "the last line divides by all completion tokens, as it should. Compare how tokens are drawn with how "
+            "they are scored.",
+        },
+        {
+            0.12625: "That is the mean difference. The largest one is asked for.",
+            0.00019: "That is top-k alone. The program also divides the logits by 0.7.",
+            math.inf: "That is a padded place: only completion tokens count, those with mask 1.",
+        },
+    ),
+    Fault(
+        (8, 17),
+        0.010656,
+        {
+            11: "this line normalizes over the last axis, which is right if that axis is the vocabulary. Look at the "
+            "shape that line 17 gives it.",
+            15: "the policy's log-probabilities are right: this line normalizes first, and picks the token afterwards.",
+            18: "the formula is right, and the numbers that it gets are not. Print `apart`.",
+            19: "this line subtracts the KL with the right sign. Print `kl`.",
+        },
+        {
+            0.0: "That is what the program computes. Normalize over the vocabulary first, then pick the token.",
+            0.58607: "That is the sum over all tokens. The mean is asked for.",
+            54.064: "Padded places count in your mean. Divide by the number of completion tokens.",
+            0.0096294: "That is the mean of policy minus reference. The program's formula has an exponential.",
+            0.0081547: "Your difference has the other sign: it is reference minus policy.",
+            0.012954: "That is the exact KL over the whole vocabulary. The program's formula looks at the drawn token.",
+        },
+    ),
+    Fault(
+        (20, 11),
+        55 / 43,
+        {
+            4: "n - 1 is the kit's choice too.",
+            6: "the advantages are those of the formula.",
+            7: "rows with advantage 0 add nothing to the sum, so a program may leave them out. Look for the place "
+            "where they still count.",
+        },
+        {
+            43 / 55: "That is the other way around: the right denominator comes first.",
+            16 / 12: "That counts rows. The loss divides by tokens.",
+            1.0: "The two numbers differ in this batch: one of its groups is right throughout.",
+        },
+    ),
+)
+FAULTS = NamedFaults(
+    "24.9",
+    "Find the faults in this GRPO",
+    "Each of the three programs above has one fault. All of them run and raise nothing. For each program, name the "
+    "line with the fault, and prove it by a number that you compute. `faulty.batch()` returns the MLX arrays of 16 "
+    "completions in groups of 4, as `(config, params, reference, prompts, tokens, mask, rewards)`; `params` is the "
+    "policy, and only places with mask 1 count. *Program 1*: take the log-probability of each token in the "
+    "distribution that the program draws from, and the log-probability that its loss scores. The number is the largest "
+    "absolute difference between the two. *Program 2*: the number is the mean KL per token that the program should "
+    "have computed, by its own formula. *Program 3*: the number is the right denominator of the loss divided by the "
+    "program's denominator. Answer with a list of three pairs, "
+    "`[(line, number), (line, number), (line, number)]`. If several lines make the fault together, each of them is "
+    "accepted. Numbers may be off by 1%.",
+    minutes=20,
+    difficulty=3,
+    solution=[(each.lines[0], each.number) for each in THREE],
+    hints=(
+        "Program 1: compare lines 5 to 7 with lines 15 and 16. Compute both log-probabilities from one table of "
+        "logits: once divided by 0.7, with everything below the tenth largest logit set to `-mx.inf`, and once as it "
+        "is. `mx.where(mask == 1, difference, 0)` leaves the padding out.",
+        "Program 2: print the shape of what `logits_of` returns, and then `normalized` of it. A log-softmax over an "
+        "axis of length 1 is always 0. `normalized` belongs before `take_along_axis`.",
+        "Program 3: which tokens does `mask` in the last line count? Compare `mask.sum()` of the whole batch with the "
+        "sum over those rows whose group has different rewards.",
+    ),
+    cases=tuple((each,) for each in THREE),
+    mistakes=mistakes_of(THREE),
+    explain="Programs like these three are in use. The first pushes tokens by the probabilities of another policy than "
+    "the one that drew them, the second has a KL penalty that is always 0, and the third takes longer steps the more "
+    "groups agree.",
+    also_right=r"""
+# other lines of the same faults
+[(16, 1.29), (17, 0.01066), (11, 1.279)]
+# in tuples
+((7, 1.2866), (8, 0.01065), (20, 1.2791))
+""",
+    also_wrong=r"""
+# lines alone
+[5, 8, 20]
+! is not a list of 3 pairs (line, number)
+# two programs
+[(5, 1.2866), (8, 0.010656)]
+! is not a list of 3 pairs (line, number)
+# a line that is right
+[(3, 1.2866), (8, 0.010656), (20, 1.279)]
+! Program 1: line 3 does what it should. 2 of the 3 programs are right.
+# a number of nothing
+[(5, 1.2866), (8, 0.5), (20, 3.0)]
+! Program 2: the line is right, and 0.5 is not the number. 1 of the 3 programs is right.
+# not a number
+[(5, float("nan")), (8, 0.010656), (20, 1.279)]
+! Program 1: the line is right, and nan is not the number.
 """,
 )
