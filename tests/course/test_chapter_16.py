@@ -105,9 +105,33 @@ def test_the_shares_that_the_text_names():
     np.testing.assert_allclose(shares[:, 0], [0.125, 0.25 / 12, 0.25 / 6, 0.25])
 
 
-def stored_text(id):
+def cell_of(id):
     [cell] = [cell for cell in nbformat.read(NOTEBOOK, as_version=4).cells if cell.id == f"16-{id}"]
-    return "\n".join(output.get("text") or output.data.get("text/plain", "") for output in cell.outputs)
+    return cell
+
+
+def stored_text(id):
+    return "\n".join(output.get("text") or output.data.get("text/plain", "") for output in cell_of(id).outputs)
+
+
+def test_the_text_describes_the_norms_with_four_divisors():
+    told = cell_of("norms-notes").source
+    found = re.findall(
+        r"^(.*?) +first 25 steps (\S+), last 25 (\S+); longer than 1 in (\d+) of", stored_text("norms"), re.M
+    )
+    of = {name: numbers for name, *numbers in found}
+    batch, constant, rows = of["batch"], of["constant"], of["rows that teach"]
+    assert f"mean is {batch[0]} over the first 25 steps and {batch[1]} over the last 25" in told
+    assert f"it rises from {rows[0]} to {rows[1]}" in told
+    assert f"acts in {rows[2]} of 250 steps" in told
+    assert f"the batch it acts in {batch[2]} steps" in told
+    assert f"the clip acts in {constant[2]} steps" in told
+
+
+def test_the_losses_of_the_worked_example():
+    """By fractions: completions of 2 (advantage 1), 6 (-1), and 4 and 8 tokens (0), of at most 10."""
+    losses = [-2 / 8 + 6 / 24, 4 / 20, 4 / (2 * 8), 4 / 40, 4 / 4, 4 / 8]
+    assert re.findall(r"loss (\S+)", stored_text("divided")) == [f"{loss:.2f}" for loss in losses]
 
 
 def test_the_text_describes_the_stored_runs():
