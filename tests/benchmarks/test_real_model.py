@@ -108,7 +108,6 @@ def test_sampling_of_a_real_model(model, bench):
         warmup_rounds=1,
         rate=("tokens/s", work.rows * work.new),
         libraries=("torch", "transformers", "mlx_lm.generate"),
-        apart=True,
     )
     _, expected = results["the kit"].evidence[0]
     for name, result in results.items():
