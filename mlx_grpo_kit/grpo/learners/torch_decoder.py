@@ -21,6 +21,7 @@ from mlx_grpo_kit.generation.decoder import Drawn, uniform_numbers
 from mlx_grpo_kit.generation.padding import TokenIds, pad
 from mlx_grpo_kit.generation.sampling import LARGEST_UNIFORM, SamplingConfig, filtered
 from mlx_grpo_kit.grpo.learners.torch_learner import tensor_of
+from mlx_grpo_kit.grpo.learners.torch_operations import has_packed_products
 from mlx_grpo_kit.grpo.learners.torch_qwen3 import AFTER, Layer, attention, hidden_from, output_weight, rope_table, turn
 from mlx_grpo_kit.qwen3.config import Qwen3Config
 from mlx_grpo_kit.qwen3.matrices import ADAPTER
@@ -47,10 +48,10 @@ def normed(x: Tensor, eps: float) -> Tensor:
 
 def packed(weight: Tensor, num_rows: int, bias: Tensor | None = None) -> Linear:
     """x -> x W^T + bias for x [num_rows, in], or another number of rows, which takes more time."""
-    pack = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None) if torch.backends.mkldnn.is_available() else None
-    if pack is None or weight.numel() < PACKED:
+    if weight.numel() < PACKED or not has_packed_products():
         return lambda x: functional.linear(x, weight, bias)
-    packed_weight, multiply = pack(weight, num_rows), torch.ops.mkldnn._linear_pointwise
+    packed_weight = torch.ops.mkldnn._reorder_linear_weight(weight, num_rows)
+    multiply = torch.ops.mkldnn._linear_pointwise
     return lambda x: multiply(x, packed_weight, bias, "none", [], "")
 
 
