@@ -3,7 +3,7 @@
 
 def test_a_chat_follows_its_switch_and_its_question(open_notebook):
     notebook = open_notebook("23_a_real_language_model")
-    notebook.run("setup", "marks", "render")
+    notebook.run("setup", "model", "marks", "render")
     panel = notebook.open_panel("panel-code")
     panel.locator("select").first.select_option("tiny-chat, in Qwen3's form")
     notebook.wait_for_words("21 tokens, 5 of them marks")

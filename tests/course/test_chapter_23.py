@@ -28,14 +28,14 @@ def test_fractions_are_exact_in_the_solution():
 @every("name", RUNS)
 def test_recorded_rewards_are_what_the_reward_pays(name):
     """The stored texts, rewards and exams fit each other and the functions."""
-    record, exam = recorded(name)
+    (record, exam), task = recorded(name), Larger()
     texts = [each for step in record.steps for each in step.completions]
     assert len(record.steps) == 40
     assert len(texts) == 10 * 32
     for each in texts:
         a, b = (int(number) for number in each.prompt.rstrip("?").split(" larger, ")[1].split(" or "))
-        problem = Larger().problem(a, b)
-        reward = last_number if name == "the last number counts" else Larger().reward_funcs[0]
+        problem = task.problem(a, b)
+        reward = last_number if name == "the last number counts" else task.reward_funcs[0]
         assert reward([problem], [each.completion]) == [each.reward]
         assert each.correct == chapter.names_only(each.completion, problem.answer)
     assert exam["before"]["eval/accuracy"] < 0.1
