@@ -42,7 +42,7 @@ def _pays(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
 
 
 def has_packed_products() -> bool:
-    """Whether this torch has oneDNN's products with packed matrices."""
+    """True if this torch has oneDNN's products with packed matrices."""
     return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
 
 
