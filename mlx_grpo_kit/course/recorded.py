@@ -8,7 +8,7 @@ from typing import Any
 
 from mlx_grpo_kit.grpo import GRPOTrainer
 from mlx_grpo_kit.instruments.dashboard.settings import settings_of
-from mlx_grpo_kit.runs.record import KEEP, RunRecord
+from mlx_grpo_kit.runs.record import RunRecord
 
 WITHOUT_TOKENS = dict.fromkeys(("completion_ids", "logps", "entropies", "token_mask"))
 OF_THE_MACHINE = ("step_time", "tokens_per_second", "peak_memory_gb")  # metrics that differ when a run is repeated
@@ -32,7 +32,7 @@ def record_of(
         more: step -> metrics that the record contains besides those of the step.
         options: of `RunRecord`.
     """
-    record = RunRecord(name, steps, **{"keep": KEEP} | options)
+    record = RunRecord(name, steps, **options)
     record.settings = settings_of(trainer)
     for step in watch(trainer.train(steps)):
         metrics = {metric: value for metric, value in step.metrics.items() if metric not in OF_THE_MACHINE}
