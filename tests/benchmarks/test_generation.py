@@ -13,11 +13,14 @@ PROMPTS = np.random.default_rng(0).integers(3, 64, (ROWS, PROMPT)).tolist()
 class Drawer:
     """A turn draws; the evidence is the shape of what the last turn drew, and eight greedy tokens of each row.
 
-    A subclass returns completions from `draw(temperature, num_new)`.
+    A subclass returns completions of `prompts` from `draw(temperature, num_new)`.
     """
 
+    def __init__(self, prompts=PROMPTS, new=NEW):
+        self.prompts, self.new = prompts, new
+
     def turn(self):
-        self.drawn = self.draw(1.0, NEW)
+        self.drawn = self.draw(1.0, self.new)
 
     def evidence(self):
         return np.shape(self.drawn), self.draw(0.0, 8)
@@ -32,14 +35,15 @@ def kits_decoder(with_torch):
 
 
 class Kit(Drawer):
-    def __init__(self, model, with_torch=False):
+    def __init__(self, model, with_torch=False, **work):
+        super().__init__(**work)
         (self.config, self.params), self.decoder = model.kit(), kits_decoder(with_torch)
 
     def draw(self, temperature, num_new):
         from mlx_grpo_kit.generation import SamplingConfig, generate
 
         sampling = SamplingConfig(num_new, temperature)
-        return generate(self.config, self.params, PROMPTS, sampling=sampling, decoder=self.decoder).completions
+        return generate(self.config, self.params, self.prompts, sampling=sampling, decoder=self.decoder).completions
 
 
 class NoEnd:
@@ -87,20 +91,22 @@ def draw_with_transformers(model, prompts, max_new_tokens, **how):
 
 
 class MLXLM(Drawer):
-    def __init__(self, model):
+    def __init__(self, model, **work):
+        super().__init__(**work)
         self.model = model.mlx_lm()
 
     def draw(self, temperature, num_new):
-        return draw_with_mlx_lm(self.model, PROMPTS, num_new, temperature)
+        return draw_with_mlx_lm(self.model, self.prompts, num_new, temperature)
 
 
 class Transformers(Drawer):
-    def __init__(self, model):
+    def __init__(self, model, **work):
+        super().__init__(**work)
         self.model = model.transformers().eval()
 
     def draw(self, temperature, num_new):
         how = dict(do_sample=True, temperature=temperature, top_k=0) if temperature else dict(do_sample=False)
-        return draw_with_transformers(self.model, PROMPTS, num_new, **how)
+        return draw_with_transformers(self.model, self.prompts, num_new, **how)
 
 
 def test_generation(model, bench):

@@ -7,8 +7,8 @@ each completion: a library that knows nothing of groups is given 64 prompts.
 
 import numpy as np
 
+from tests.benchmarks import test_generation as generation
 from tests.benchmarks.contest import Contestant
-from tests.benchmarks.test_generation import draw_with_mlx_lm, draw_with_transformers, kits_decoder
 from tests.benchmarks.test_step import TRL, Kit, Work
 
 SIZES = ("tiny", "smollm2")  # where nothing is measured, the small one shows that everybody does the same work
@@ -47,62 +47,17 @@ def test_step_of_a_real_model(model, bench, tmp_path):
             assert resting == [], name
 
 
-class Drawer:
-    """A turn draws all completions of a step; the evidence is their shape and five greedy tokens of each."""
-
-    def __init__(self, model, work):
-        rng = np.random.default_rng(0)
-        once = rng.integers(3, 60, (work.prompts, work.prompt)).tolist()
-        self.prompts = [prompt for prompt in once for _ in range(work.group)]
-        self.new = work.new
-
-    def turn(self):
-        self.drawn = self.draw(1.0, self.new)
-
-    def evidence(self):
-        return np.shape(self.drawn), self.draw(0.0, 5)
-
-
-class KitDraws(Drawer):
-    def __init__(self, model, work, with_torch=False):
-        super().__init__(model, work)
-        (self.config, self.params), self.decoder = model.kit(), kits_decoder(with_torch)
-
-    def draw(self, temperature, num_new):
-        from mlx_grpo_kit.generation import SamplingConfig, generate
-
-        sampling = SamplingConfig(num_new, temperature)
-        return generate(self.config, self.params, self.prompts, sampling=sampling, decoder=self.decoder).completions
-
-
-class MLXLMDraws(Drawer):
-    def __init__(self, model, work):
-        super().__init__(model, work)
-        self.model = model.mlx_lm()
-
-    def draw(self, temperature, num_new):
-        return draw_with_mlx_lm(self.model, self.prompts, num_new, temperature)
-
-
-class TransformersDraws(Drawer):
-    def __init__(self, model, work):
-        super().__init__(model, work)
-        self.model = model.transformers().eval()
-
-    def draw(self, temperature, num_new):
-        how = dict(do_sample=True, temperature=temperature, top_k=0) if temperature else dict(do_sample=False)
-        return draw_with_transformers(self.model, self.prompts, num_new, **how)
-
-
 def test_sampling_of_a_real_model(model, bench):
     work = STEP if bench.measuring else SHORT
-    options = {"model": model, "work": work}
+    once = np.random.default_rng(0).integers(3, 60, (work.prompts, work.prompt)).tolist()
+    prompts = [prompt for prompt in once for _ in range(work.group)]
+    options = {"model": model, "prompts": prompts, "new": work.new}
     results = bench(
         {
-            "the kit": Contestant(KitDraws, options),
-            "the kit, torch's decoder": Contestant(KitDraws, options | {"with_torch": True}),
-            "mlx-lm batch_generate": Contestant(MLXLMDraws, options),
-            "transformers generate": Contestant(TransformersDraws, options),
+            "the kit": Contestant(generation.Kit, options),
+            "the kit, torch's decoder": Contestant(generation.Kit, options | {"with_torch": True}),
+            "mlx-lm batch_generate": Contestant(generation.MLXLM, options),
+            "transformers generate": Contestant(generation.Transformers, options),
         },
         rounds=3,
         warmup_rounds=1,
