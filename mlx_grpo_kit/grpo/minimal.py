@@ -34,7 +34,7 @@ def sample(config: Qwen3Config, params: Mapping[str, mx.array], tokenizer: Token
     problem_seed, sampling_seed = np.random.SeedSequence([seed, step, 0]).generate_state(2)
     drawn = task.sample(np.random.default_rng(problem_seed), NUM_PROMPTS)
     problems = [problem for problem in drawn for _ in range(NUM_GENERATIONS)]
-    prompts = [tokenizer.encode(problem.prompt) for problem in problems]
+    prompts = [tokenizer.encode_prompt(problem.prompt) for problem in problems]
     sampling = SamplingConfig(max_new_tokens=task.max_completion_length)
     rollout = generate(
         config, params, prompts, sampling=sampling, eos_token_ids=tokenizer.eos_token_ids, seed=int(sampling_seed)

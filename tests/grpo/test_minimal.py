@@ -1,9 +1,12 @@
 """The page of all of GRPO is the trainer's first step, and it learns."""
 
 import re
+import shutil
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
 
 from mlx_grpo_kit.assets import TINY
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer, draw_batch, minimal
@@ -32,6 +35,21 @@ def test_its_first_gradient_is_the_trainers(seed):
         np.testing.assert_allclose(
             np.array(found[name]), np.array(value), atol=1e-5 * metrics["grad_norm"], err_msg=name
         )
+
+
+def test_its_prompts_begin_as_the_trainers_do(tmp_path):
+    """As in Llama 3, a token comes before every text."""
+    (config, params), task = load_pretrained(TINY), get_task("addition")
+    folder = shutil.copytree(TINY, tmp_path / "start")
+    (folder / "mlx_grpo_kit.json").unlink()  # the hashes of the files
+    theirs = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    theirs.post_processor = TemplateProcessing(single="<unk> $A", special_tokens=[("<unk>", 2)])
+    theirs.save(str(folder / "tokenizer.json"))
+    tokenizer = load_tokenizer(folder)
+    trainer = GRPOTrainer(config, params, tokenizer, task, GRPOConfig(per_device_train_batch_size=64))
+    prompts, _, _ = minimal.sample(config, params, tokenizer, task, step=0)
+    assert prompts == draw_batch(trainer.parts, trainer.policy, step=0).completions.prompt_ids
+    assert {ids[0] for ids in prompts} == {2}
 
 
 def test_it_learns_and_says_so(capsys):
