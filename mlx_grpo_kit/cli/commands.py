@@ -48,8 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             if options.command == "train":
                 return _train(options)
-            module = getattr(options, "module", options.command)  # import is a word of Python, and names no module
-            return import_module(f"mlx_grpo_kit.cli.{module}").run(options)
+            return import_module(getattr(options, "module", f"mlx_grpo_kit.cli.{options.command}")).run(options)
         except KeyboardInterrupt:
             say("Stopped.")
             return 128 + signal.SIGINT

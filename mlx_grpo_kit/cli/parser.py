@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mlx_grpo_kit.cli.setting_options import add_settings
+from mlx_grpo_kit.cli.teaching import add_teaching
 from mlx_grpo_kit.cli.values import amount, count, name, named_value, names, number, positive, seed, tasks, whole_number
 from mlx_grpo_kit.grpo.recipe import MAX_STEPS, SMOLLM2_NAME, TINY_NAME
 from mlx_grpo_kit.runs.record import KEEP
@@ -80,6 +81,7 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
     _add_lab(commands)
     words = "check this machine, and show how to fix problems"
     commands.add_parser("doctor", help=words, description=words)
+    add_teaching(commands)
     for command in commands.choices.values():
         command.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser, commands.choices
@@ -243,7 +245,7 @@ def _add_import(commands: Any) -> None:
     parser.add_argument("--output", required=True, metavar="DIR", help="the Hugging Face folder to write")
     words = "dtype of the new folder (default: float32, which keeps the numbers of every type)"
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help=words)
-    parser.set_defaults(module="import_gguf")
+    parser.set_defaults(module="mlx_grpo_kit.cli.import_gguf")  # import is a word of Python, and names no module
 
 
 def _add_survey(commands: Any) -> None:

@@ -8,5 +8,6 @@ from mlx_grpo_kit.course.desk import check, hint, my_code, solution, use
 from mlx_grpo_kit.course.exercise import Exercise, Mistake, drawn
 from mlx_grpo_kit.course.record import progress
 from mlx_grpo_kit.course.slips import slips
+from mlx_grpo_kit.course.tries import tries
 
-__all__ = ["Exercise", "Mistake", "check", "drawn", "hint", "my_code", "progress", "slips", "solution", "use"]
+__all__ = ["Exercise", "Mistake", "check", "drawn", "hint", "my_code", "progress", "slips", "solution", "tries", "use"]

@@ -7,10 +7,13 @@ import hashlib
 import importlib
 import inspect
 import json
+import sys
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 
 from mlx_grpo_kit.course import chapters as chapter_folders
-from mlx_grpo_kit.course.exercise import Exercise
+from mlx_grpo_kit.course.exercise import Exercise, drawn_from
 
 
 def chapters() -> list[str]:
@@ -25,12 +28,32 @@ def exercises(chapter: str) -> list[Exercise]:
     if chapter not in chapters():
         raise LookupError(f"chapter {chapter!r} has no exercises; these have: {', '.join(chapters())}.")
     module = importlib.import_module(f"{chapter_folders.__name__}.chapter_{chapter}.exercises")
+    return _exercises_in(module)
+
+
+def _exercises_in(module: ModuleType) -> list[Exercise]:
     return [value for value in vars(module).values() if isinstance(value, Exercise)] or list(module.EXERCISES)
 
 
-def find(id: str) -> Exercise:
-    """The exercise "02.3". Raises LookupError, which lists the existing ones, if there is none."""
-    known = exercises(str(id).split(".")[0])
+@functools.cache
+def hidden_exercises(chapter: str, seed: int) -> list[Exercise]:
+    """The exercises of a chapter with other drawn cases: its module, executed again within `drawn_from(seed)`."""
+    exercises(chapter)
+    spec = find_spec(f"{chapter_folders.__name__}.chapter_{chapter}.exercises")
+    own = spec_from_file_location(f"{spec.name}_{seed}", spec.origin)
+    module = sys.modules[own.name] = module_from_spec(own)  # `slips` and `inspect` look for it there
+    with drawn_from(seed):
+        own.loader.exec_module(module)
+    return _exercises_in(module)
+
+
+def find(id: str, seed: int | None = None) -> Exercise:
+    """The exercise "02.3", with hidden cases if there is a `seed` (see `hidden_exercises`).
+
+    Raises LookupError, which lists the existing ones, if there is none.
+    """
+    chapter = str(id).split(".")[0]
+    known = exercises(chapter) if seed is None else hidden_exercises(chapter, seed)
     for exercise in known:
         if exercise.id == id:
             return exercise

@@ -18,6 +18,7 @@ from mlx_grpo_kit.course.compare import say
 from mlx_grpo_kit.course.exercise import Result
 from mlx_grpo_kit.course.kinds import as_the_solution_returns
 from mlx_grpo_kit.course.record import kept_answers, mark_kept, passed_here, record
+from mlx_grpo_kit.course.tries import note_check, note_hint, note_solution
 from mlx_grpo_kit.files import write_file
 from mlx_grpo_kit.runtime.printing import encodable, printable
 from mlx_grpo_kit.viz.box import colored_box
@@ -44,8 +45,10 @@ def check(id: str, answer: Any = None) -> Note:
     except LookupError as error:
         return Note("check", str(error), "wrong")
     result = exercise.examine(answer)
-    remark = record(id, answer) if result else ""
-    return _verdict(result, remark)
+    remarks = [record(id, answer) if result else ""]
+    if result.status != "not attempted":
+        remarks.append(note_check(id, bool(result), result.mistake))
+    return _verdict(result, " ".join(filter(None, remarks)))
 
 
 @_displayed
@@ -60,6 +63,7 @@ def hint(id: str, number: int | None = None) -> Note:
     if number not in range(1, count + 1):
         return Note("hint", f"exercise {id} has hints 1 to {count}.", "wrong")
     _opened[id] = number
+    note_hint(id, number)
     after = f'hint("{id}") again for the next.' if number < count else f'This is the last; solution("{id}") is left.'
     return Note(f"Hint {number} of {count} · {id}", f"{exercise.hints[number - 1]}\n\n{after}", "hint")
 
@@ -72,6 +76,7 @@ def solution(id: str) -> Note:
     except LookupError as error:
         return Note("solution", str(error), "wrong")
     answer = exercise.solution
+    note_solution(id)
     return Note(
         f"Solution · {exercise.id} {exercise.title}",
         exercise.explain,
@@ -228,7 +233,8 @@ def _verdict(result: Result, remark: str) -> Note:
     if result.status == "not attempted":
         return Note(f"\N{WHITE CIRCLE} Not attempted · {exercise.id} {exercise.title}", result.message, "stub")
     way_out = f'hint("{exercise.id}", {result.hint}) helps with this.'
-    return Note(f"\N{BALLOT X} Not yet · {exercise.id} {exercise.title}", f"{result.message}\n\n{way_out}", "wrong")
+    text = "\n\n".join(filter(None, (result.message, way_out, remark)))
+    return Note(f"\N{BALLOT X} Not yet · {exercise.id} {exercise.title}", text, "wrong")
 
 
 def paragraphs(text: str) -> str:

@@ -7,8 +7,9 @@ import dis
 import inspect
 import math
 import numbers
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +38,7 @@ from mlx_grpo_kit.course.trial import (
     written_over,
 )
 
+_hidden_seed: ContextVar[int | None] = ContextVar("hidden_seed", default=None)
 MOST_ANSWERS = 1000  # the most numbers in an array that is accepted as a tuple
 DOES_NOTHING = {"RESUME", "NOP", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE", "POP_TOP", "COPY_FREE_VARS"}
 
@@ -144,7 +146,7 @@ class Exercise:
             return Result(self, "passed", self.explain)
         for mistake in self.mistakes:
             if same(answer, mistake.wrong):
-                return self._wrong(mistake.message, mistake.hint)
+                return self._wrong(mistake.message, mistake)
         if isinstance(self.solution, tuple) and (
             not isinstance(answer, (list, tuple)) or len(answer) != len(self.solution)
         ):
@@ -159,14 +161,24 @@ class Exercise:
         return self._wrong(f"{show(answer)} is not it.{share}")
 
     def _examine_function(self, answer: Callable[..., Any]) -> Result:
+        def tries() -> Iterator[tuple[Any, list[tuple]]]:
+            for case in self.cases:
+                calls: list[tuple] = []
+                yield self.try_out(answer, case, calls), calls
+
+        return self.judge(tries())
+
+    def judge(self, tries: Iterable[tuple[Any, list[tuple]]]) -> Result:
+        """The verdict on a function by its tries: for each case what `try_out` returned, and the results of its calls.
+
+        Each try is compared before the next one is asked for, and again after the last.
+        """
         first = None
-        results, right, returned = [], [], []
-        for number, case in enumerate(self.cases):
-            expected = self._known_result(self.solution, number)
-            returned.append([])
-            got = self.try_out(answer, case, returned[-1])
+        right = [self._known_result(self.solution, number) for number in range(len(self.cases))]
+        results, returned = [], []
+        for case, expected, (got, calls) in zip(self.cases, right, tries, strict=True):
             results.append(got)
-            right.append(expected)
+            returned.append(calls)
             if first is None and not same(got, expected):
                 first = case, expected, got
         if first is None:
@@ -180,7 +192,7 @@ class Exercise:
         mistake = self._find_mistake(results)
         if mistake is None:
             return self._wrong(complaint)
-        return self._wrong(f"{complaint} {mistake.message}", mistake.hint)
+        return self._wrong(f"{complaint} {mistake.message}", mistake)
 
     def _find_mistake(self, results: Sequence[Any]) -> Mistake | None:
         """The mistake that gives these results.
@@ -252,18 +264,23 @@ class Exercise:
         strangers = [f" Here `{show(each)}` is `{each.__doc__}`." for each in case if callable(each) and each.__doc__]
         return f"{call} {happened}{''.join(strangers)}"
 
-    def _wrong(self, message: str, hint: int = 1) -> Result:
-        return Result(self, "not yet", message, hint)
+    def _wrong(self, message: str, mistake: Mistake | None = None) -> Result:
+        hint, name = (mistake.hint, mistake.name) if mistake else (1, "")
+        return Result(self, "not yet", message, hint, name)
 
 
 @dataclass(frozen=True)
 class Result:
-    """The verdict of `check`. `status` is "passed", "not yet" or "not attempted"; true if it is "passed"."""
+    """The verdict of `check`. `status` is "passed", "not yet" or "not attempted"; true if it is "passed".
+
+    `mistake` is the name of the mistake that the answer made, and empty if it made none that the exercise knows.
+    """
 
     exercise: Exercise | None
     status: str
     message: str
     hint: int = 0
+    mistake: str = ""
 
     def __bool__(self) -> bool:
         return self.status == "passed"
@@ -302,9 +319,20 @@ def drawn(count: int, draw: Callable[[Any], tuple], seed: int = 0) -> tuple[tupl
     Args:
         count: how many cases.
         draw: takes a `numpy.random.Generator`, returns the arguments of one call.
-        seed: of the generator. The cases are the same every time.
+        seed: of the generator. The cases are the same every time, but not within `drawn_from`.
     """
     import numpy as np
 
-    rng = np.random.default_rng(seed)
+    hidden = _hidden_seed.get()
+    rng = np.random.default_rng(seed if hidden is None else (seed, hidden))
     return tuple(draw(rng) for _ in range(count))
+
+
+@contextmanager
+def drawn_from(seed: int) -> Iterator[None]:
+    """A context in which `drawn` draws other cases, which depend on `seed`: cases that a reader has not seen."""
+    token = _hidden_seed.set(seed)
+    try:
+        yield
+    finally:
+        _hidden_seed.reset(token)

@@ -154,7 +154,7 @@ def test_a_place_that_is_not_a_file_is_left_alone(make):
     assert check("01.1", forward_slope)
     assert progress("01").done == 1
     assert place.lstat() == before
-    assert {each.name for each in place.parent.iterdir()} == {place.name, "answers.json", LOCK}
+    assert {each.name for each in place.parent.iterdir()} == {place.name, "answers.json", "tries.json", LOCK}
 
 
 def test_without_a_home(monkeypatch):

@@ -1,0 +1,1 @@
+"""Commands for those who teach with the kit: assignments, marks, the mistakes of a class, slides."""
