@@ -307,7 +307,7 @@ VARIANCE = Exercise(
     "How far off is one draw?",
     "Write `estimator_variance(logits, rewards, baseline)`, exactly, by going through all arms. If arm a is drawn, the "
     "estimate is the vector `(rewards[a] - baseline) * (one_hot(a) - probs)`. Return one number: the variance of that "
-    "vector, summed over its V components. That is the mean of its squared length, minus the squared length of its "
+    "vector, summed over its V components. That is the mean of its squared norm, minus the squared norm of its "
     "mean.",
     minutes=12,
     difficulty=2,
@@ -316,7 +316,7 @@ VARIANCE = Exercise(
         "First make the array of all V possible estimates, one row per arm: `(rewards - baseline)[:, None] * "
         "(np.eye(V) - probs)`.",
         "Both means are over the draws, so they weight row a with `probs[a]`: `probs @ rows`.",
-        "`probs @ (rows ** 2).sum(axis=1)` is the mean squared length. With the mean vector `m = probs @ rows`, "
+        "`probs @ (rows ** 2).sum(axis=1)` is the mean squared norm. With the mean vector `m = probs @ rows`, "
         "subtract `m @ m`.",
     ),
     cases=(
@@ -334,7 +334,7 @@ VARIANCE = Exercise(
 @ return float(probs @ (says**2).sum(axis=1) - mean @ mean)
 mean not taken off (3)
 + return float(probs @ (says**2).sum(axis=1))
-! That is the mean squared length. A variance is measured around the mean: subtract the squared length of the mean.
+! That is the mean squared norm. A variance is measured around the mean: subtract the squared norm of the mean.
 every arm alike (2)
 + return float(says.var(axis=0).sum())
 ! Your answer gives every arm the same weight. A draw gives arm a with probability `probs[a]`.
@@ -374,8 +374,8 @@ def variance_by_components(logits, rewards, baseline):
 def best_baseline(logits, rewards):
     """The constant that makes the variance of the estimator smallest."""
     probs = softmax(logits)
-    squared_lengths = ((np.eye(len(probs)) - probs) ** 2).sum(axis=1)
-    weights = probs * squared_lengths
+    squared_norms = ((np.eye(len(probs)) - probs) ** 2).sum(axis=1)
+    weights = probs * squared_norms
     return float(weights @ rewards / weights.sum())
 
 
@@ -383,9 +383,9 @@ BEST = Exercise(
     "15.5",
     "The best constant",
     "Write `best_baseline(logits, rewards)`: the constant b for which `estimator_variance(logits, rewards, b)` is "
-    "smallest. It has a formula: the variance is a parabola in b, and only its first part, the mean of `(rewards[a] - "
-    "b)^2 * s[a]`, depends on b, where `s[a]` is the squared length of `one_hot(a) - probs`. Set its slope to 0. There "
-    "are at least two arms.",
+    "smallest. There is a formula for it: the variance is a parabola in b, and only its first part, the mean of "
+    "`(rewards[a] - b)^2 * s[a]`, depends on b, where `s[a]` is the squared norm of `one_hot(a) - probs`. Set its "
+    "slope to 0. There are at least two arms.",
     minutes=12,
     difficulty=3,
     solution=best_baseline,
@@ -406,26 +406,26 @@ BEST = Exercise(
     mistakes=slips(
         best_baseline,
         r"""
-@ weights = probs * squared_lengths
+@ weights = probs * squared_norms
 the mean reward (2)
 + weights = probs
 ! That is the mean reward. It is a good baseline, but not quite the best one: draws with a long score make more noise,
 ! so their rewards count more.
 not drawn (2)
-+ weights = squared_lengths
++ weights = squared_norms
 ! Your weights ignore how likely each arm is. Multiply them by the probabilities too.
-lengths not squared (3)
-+ weights = probs * np.sqrt(squared_lengths)
-! The weights contain the *squared* lengths of `one_hot(a) - probs`.
+norms not squared (3)
++ weights = probs * np.sqrt(squared_norms)
+! The weights contain the *squared* norms of `one_hot(a) - probs`.
 
 weights that do not sum to 1 (2)
 - return float(weights @ rewards / weights.sum())
 + return float(weights @ rewards)
 ! A weighted mean divides by the sum of the weights.
 own logit only (3)
-- squared_lengths = ((np.eye(len(probs)) - probs) ** 2).sum(axis=1)
-+ squared_lengths = (1 - probs) ** 2
-! `one_hot(a) - probs` has V components, and the others are not 0 either. Its squared length is the sum over all of
+- squared_norms = ((np.eye(len(probs)) - probs) ** 2).sum(axis=1)
++ squared_norms = (1 - probs) ** 2
+! `one_hot(a) - probs` has V components, and the others are not 0 either. Its squared norm is the sum over all of
 ! them.
 """,
     ),
