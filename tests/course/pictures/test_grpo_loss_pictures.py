@@ -85,9 +85,9 @@ def test_estimators_of_kl():
     _, words = draw_estimators()
     assert "k3 = exp(d) - d - 1: 0.37 at -1, 0.72 at 1" in words
     assert [function(0.0) for function in ESTIMATORS.values()] == [0, 0, 0]
-    for estimator, slope in zip(ESTIMATORS.values(), SLOPES.values(), strict=True):
+    for estimator, its_slope in zip(ESTIMATORS.values(), SLOPES.values(), strict=True):
         for d in (-1.5, 0.0, 2.0):  # d falls as the log-probability rises
-            assert slope(d) == pytest.approx((estimator(d - 1e-5) - estimator(d + 1e-5)) / 2e-5, abs=1e-6)
+            assert its_slope(d) == pytest.approx((estimator(d - 1e-5) - estimator(d + 1e-5)) / 2e-5, abs=1e-6)
 
 
 def test_series_side_by_side():
