@@ -36,11 +36,11 @@ def ended(future: TrainFuture) -> None:
     concurrent.futures.wait([future._outcome], 10)
 
 
-def refused():
+def refused(**how):
     try:
         raise ValueError("no")
     except ValueError as error:
-        raise RefusedError from error
+        raise RefusedError(**how) from error
 
 
 def test_a_thousand_operations_from_several_tasks_run_in_the_order_of_submission(worker):
@@ -257,6 +257,9 @@ def test_a_loop_that_is_closed_under_who_waits_stops_nothing(worker):
     with suppress(RuntimeError):  # anyio cannot leave its limiter without a loop
         waiting.get_coro().close()
     waiting._log_destroy_pending = False
+    for thread in threading.enumerate():
+        if thread.name.startswith("AnyIO"):
+            thread.stop()  # it belongs to that task, and the interpreter would wait for it at its exit
 
 
 class TestFailures:
@@ -316,6 +319,20 @@ class TestFailures:
         assert len(lengths) == 1, "what led to one await is not told to the next"
         assert worker.submit("next", lambda: 1).wait() == 1
         worker.close()
+
+    def test_a_refusal_that_skips_skips_all_that_was_submitted_before_it(self, worker):
+        """The last of them too, and none that is submitted later."""
+        gate, done = threading.Event(), []
+        first = worker.submit("forward_backward", lambda: gate.wait(10) and refused(skips=True))
+        skipped = [worker.submit(name, lambda name=name: done.append(name)) for name in ("step", "save", "load")]
+        gate.set()
+        with pytest.raises(ValueError, match=r"^no$"):
+            first.wait()
+        for name, future in zip(("step", "save", "load"), skipped, strict=True):
+            with pytest.raises(TrainingError, match=f"^{name} was not done: forward_backward failed before it"):
+                future.wait()
+        assert worker.submit("next", lambda: 1).wait() == 1
+        assert not done
 
     def test_a_refusal_that_nobody_awaited_comes_up_once(self, worker):
         ended(worker.submit("load", refused))  # which nobody else would do

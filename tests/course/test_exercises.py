@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from mlx_grpo_kit.course import Exercise, check, drawn, slips
+from mlx_grpo_kit.course import Exercise, Mistake, check, drawn, slips
 from mlx_grpo_kit.course.catalogue import chapters, exercises
 from mlx_grpo_kit.course.exercise import is_stub
 from mlx_grpo_kit.course.slips import edited, patched, variants
@@ -262,6 +262,22 @@ def grown(x):
         x = x + 1
         print(x)
     return x
+
+
+def test_the_first_of_the_nearest_mistakes_gives_the_message():
+    def raising(words):
+        def answer(x):
+            raise ValueError(words)
+
+        return answer
+
+    by_three = [Mistake("three", lambda x: 3 * x, "First."), Mistake("sum", lambda x: x + x + x, "Second.")]
+    far, near = [Mistake(words, raising(words), f"{words}!") for words in ("the cat sat here", "the cat sat down")]
+    again = dataclasses.replace(near, message="Second.")
+    note = dataclasses.replace(DOUBLE, mistakes=by_three).examine(lambda x: 3 * x)
+    assert note.message.endswith(" First.")
+    note = dataclasses.replace(DOUBLE, mistakes=[far, near, again]).examine(raising("the cat sat down"))
+    assert note.message.endswith(" the cat sat down!")
 
 
 def test_a_slip_that_no_longer_applies_is_an_error():

@@ -1,6 +1,7 @@
 """Asynchronous GRPO: without lag it is the trainer's run, with it it learns, and nothing is left when it ends."""
 
 import asyncio
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -165,6 +166,32 @@ def test_the_lag_is_reached_and_never_exceeded(make_backend, engines, tiny, max_
     assert [step.step for step in steps] == [*range(1, 8)]
     stale = [step.metrics["sampling/sampling_logp_difference/mean"] for step in steps if step.metrics["lag"]]
     assert min(stale) > 1e-4, "other weights wrote it than learned from it"
+
+
+def test_the_lag_counts_updates_made_while_an_engine_loads_older_weights(make_one_backend, engines, tiny, monkeypatch):
+    """An engine takes as long to load the weights of each batch as the learner takes for the next update."""
+    [engine, _], loads = engines, []
+    learned = [trio.Event() for _ in range(4)]
+    load_weights = engine.load_weights
+
+    def slow(*arguments, **named):
+        future, number = load_weights(*arguments, **named), len(loads)
+        loads.append(number)
+
+        async def result():
+            await future.result()
+            if 1 <= number <= 3:
+                await learned[number - 1].wait()
+
+        return SimpleNamespace(result=result)
+
+    async def after(step):
+        learned[step.step - 1].set()
+
+    monkeypatch.setattr(engine, "load_weights", slow)
+    steps = run(make_one_backend("mlx", TINY), [engine], tiny[2], body=after, max_lag=1, max_steps=4)
+    assert [step.metrics["lag"] for step in steps] == [0, 1, 1, 1]
+    assert len(loads) == 5
 
 
 def test_it_learns_the_shipped_task(make_one_backend, tiny):

@@ -344,6 +344,12 @@ def test_await_waits_too():
 
     assert asyncio.run(cell()) == "finished"
 
+    async def failing_cell():
+        await LivePlot("reward").start(Training(5, fails_at=3, error=ZeroDivisionError("here")))
+
+    with pytest.raises(ZeroDivisionError, match="here"):
+        asyncio.run(failing_cell())
+
 
 def test_another_run_stops_the_previous_one():
     plots = LivePlot("reward"), LivePlot("reward")
