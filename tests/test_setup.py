@@ -56,6 +56,24 @@ def test_the_changelog_begins_with_this_version_and_names_its_tag():
     assert PROJECT["dynamic"] == ["version"]  # there is one place for the number
 
 
+def test_the_citation_names_this_version_and_licence():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert (citation["version"], citation["license"]) == (__version__, PROJECT["license"])
+
+
+@every("workflow", sorted((ROOT / ".github/workflows").glob("*.yml")), ids=lambda path: path.name)
+def test_a_workflow_runs_what_is_there(workflow):
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    steps = [step for job in yaml.safe_load(workflow.read_text())["jobs"].values() for step in job["steps"]]
+    commands = [step["run"].split() for step in steps if "run" in step]
+    assert commands
+    for program, *arguments in commands:
+        if program == "make":
+            assert {*arguments} <= {*targets}
+        elif "/" in program and not program.startswith(".venv"):
+            assert os.access(ROOT / program, os.X_OK), f"{program} is not there"
+
+
 def test_the_folder_of_make_lab_is_ignored_and_the_tracked_notebooks_are_not_opened():
     [command] = re.findall(r"^\t.*mlx_grpo_kit lab(.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert command == " $(ARGS)"
