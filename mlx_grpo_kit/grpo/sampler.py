@@ -13,7 +13,7 @@ from mlx_grpo_kit.generation import Rollout, SamplingConfig, generate, stop_at
 from mlx_grpo_kit.grpo.batch import Completions, Conversation, last_turn
 from mlx_grpo_kit.grpo.config import GRPOConfig
 from mlx_grpo_kit.grpo.conversations import Conversations
-from mlx_grpo_kit.grpo.learners import decoder_class
+from mlx_grpo_kit.grpo.learners import MANY_PARAMETERS, decoder_class
 from mlx_grpo_kit.grpo.memory import completion_batch_size
 from mlx_grpo_kit.grpo.policy import Policy
 from mlx_grpo_kit.grpo.processes import World
@@ -23,11 +23,6 @@ from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.runtime.blas import all_cores
 from mlx_grpo_kit.tasks.calls import ordered_problems, sample_problems
 from mlx_grpo_kit.tasks.task import Problem, Task, TaskError
-
-# The number of parameters above which sampling uses all cores. Each token reads all of them, no cache holds them, and
-# two cores read nearly twice as much from memory as one. (A smaller model fits into the cache, where a second thread
-# slows it down.)
-MANY_PARAMETERS = 1e8
 
 
 class Sampler(Protocol):
@@ -123,7 +118,7 @@ class PolicySampler:
                 first_row=first_row,
                 num_rows=num_rows,
                 completion_batch_size=completion_batch_size(policy.config, self.args, num_positions, policy.dtype),
-                decoder=decoder_class(self.args),
+                decoder=decoder_class(self.args, policy),
             )
         return self.completions(problems, prompts, rollout, talk and talk.of(rollout))
 

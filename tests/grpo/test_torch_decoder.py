@@ -9,6 +9,7 @@ import torch
 from mlx_grpo_kit.generation import SamplingConfig, generate
 from mlx_grpo_kit.grpo import GRPOConfig, learners
 from mlx_grpo_kit.grpo.learners import TorchDecoder, decoder_class, torch_decoder
+from mlx_grpo_kit.grpo.policy import Policy
 from mlx_grpo_kit.qwen3.lora import adapt, init_lora
 from mlx_grpo_kit.runtime import mx, torch_threads
 from tests.backends.small_qwen3 import RELATIVES
@@ -137,12 +138,20 @@ def test_the_number_of_threads_stays_where_torch_has_another_library(monkeypatch
     assert asked == []
 
 
-def test_torch_samples_beside_torchs_learner_on_a_cpu(monkeypatch):
-    assert decoder_class(GRPOConfig()) is decoder_class(GRPOConfig(backend="jax")) is learners.MLXDecoder
-    monkeypatch.setattr(mx, "default_device", lambda: mx.cpu)
-    assert decoder_class(GRPOConfig(backend="torch")) is TorchDecoder
-    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu, 0))
-    assert decoder_class(GRPOConfig(backend="torch")) is learners.MLXDecoder
+def test_torch_samples_beside_torchs_learner_and_for_large_models_on_a_cpu(model, monkeypatch):
+    def chosen(device=mx.cpu, **settings):
+        monkeypatch.setattr(mx, "default_device", lambda: device)
+        args = GRPOConfig(**settings)
+        return decoder_class(args, Policy.begin(*model, args))
+
+    assert chosen() is chosen(backend="jax") is learners.MLXDecoder
+    assert chosen(backend="torch") is TorchDecoder
+    assert chosen(mx.Device(mx.gpu, 0), backend="torch") is learners.MLXDecoder
+    monkeypatch.setattr(learners, "MANY_PARAMETERS", 100)
+    assert chosen() is chosen(backend="jax") is TorchDecoder
+    assert chosen(mx.Device(mx.gpu, 0)) is chosen(bf16=True) is chosen(lora_r=2) is learners.MLXDecoder
+    monkeypatch.setattr(learners, "find_spec", lambda name: None)
+    assert chosen() is learners.MLXDecoder
 
 
 @pytest.mark.parametrize("kind", ["bfloat16", "uint32", "an adapter"])

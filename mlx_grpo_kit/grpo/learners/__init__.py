@@ -1,12 +1,13 @@
 """Learners compute the gradient of a batch: MLX at once, MLX layer by layer, torch, or JAX.
 
 All have the same interface (`learner.py`). Your own learner is a subclass of one of them, which you pass to the trainer
-as `learner=`. Where torch learns on a CPU, it samples too (`torch_decoder.py`).
+as `learner=`. On a CPU torch samples too (`torch_decoder.py`), beside its own learner and for large models.
 """
 
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from mlx_grpo_kit.generation.decoder import Decoder, MLXDecoder
@@ -14,6 +15,8 @@ from mlx_grpo_kit.grpo.config import GRPOConfig
 from mlx_grpo_kit.grpo.learners.learner import Learner
 from mlx_grpo_kit.grpo.learners.mlx_at_once import MLXAtOnce
 from mlx_grpo_kit.grpo.learners.mlx_by_layer import MLXByLayer
+from mlx_grpo_kit.grpo.policy import Policy
+from mlx_grpo_kit.qwen3.params import count_total_parameters
 from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.runtime.lazy import lazy_names
 
@@ -26,6 +29,13 @@ __all__ = ["Learner", "MLXAtOnce", "MLXByLayer", "decoder_class", "learner_class
 
 OTHERS = {"torch": "TorchLearner", "jax": "JAXLearner"}
 """The learner classes by GRPOConfig's `backend`. A framework loads when it is first used."""
+
+MANY_PARAMETERS = 1e8
+"""A CPU samples with torch, if it is installed, and on all cores from this many parameters on.
+
+Each token reads all of them, no cache holds them, and two cores read nearly twice as much from memory as one. (A
+smaller model fits into the cache, where a second thread slows it down.)
+"""
 
 __getattr__, __dir__, _ = lazy_names(__name__)
 
@@ -45,8 +55,13 @@ def learner_class(args: GRPOConfig, dtype: mx.Dtype) -> type[Learner]:
     return getattr(sys.modules[__name__], OTHERS[args.backend])
 
 
-def decoder_class(args: GRPOConfig) -> type[Decoder]:
-    """The class that computes completions: torch's beside torch's learner on a CPU, and otherwise MLX's."""
-    if args.backend == "torch" and mx.default_device() == mx.cpu:
+def decoder_class(args: GRPOConfig, policy: Policy) -> type[Decoder]:
+    """The class that computes completions: on a CPU torch's beside torch's learner or for a large policy, else MLX's.
+
+    With SmolLM2's 135 million parameters torch takes a third of MLX's time. It needs plain float32 parameters.
+    """
+    plain = policy.frozen is None and policy.dtype == mx.float32
+    large = plain and count_total_parameters(policy.config) > MANY_PARAMETERS and find_spec("torch") is not None
+    if mx.default_device() == mx.cpu and (args.backend == "torch" or large):
         return sys.modules[__name__].TorchDecoder
     return MLXDecoder
