@@ -193,7 +193,7 @@ class _Parts:
             name, statement = "answer", f"answer = {statement}"
         if name not in self._seen:
             self._seen.add(name)
-            for other in sorted(_names_used(statement) - {name}):
+            for other in sorted(names_used(statement) - {name}):
                 self._need(other, scope)
             self._definitions[name] = statement
         return name
@@ -261,7 +261,7 @@ def _begins(node: ast.AST) -> int:
     return min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", []))])
 
 
-def _names_used(source: str) -> set[str]:
+def names_used(source: str) -> set[str]:
     """Names that the code looks up outside of itself."""
     loads = ("LOAD_GLOBAL", "LOAD_NAME")
 

@@ -11,6 +11,7 @@ import sys
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from mlx_grpo_kit.course import chapters as chapter_folders
 from mlx_grpo_kit.course.exercise import Exercise, drawn_from
@@ -58,6 +59,12 @@ def find(id: str, seed: int | None = None) -> Exercise:
         if exercise.id == id:
             return exercise
     raise LookupError(f"there is no exercise {id!r}; this chapter has {', '.join(one.id for one in known)}.")
+
+
+def is_the_kits(exercise: Exercise, answer: Any) -> bool:
+    """True if a function or class is the solution of the exercise itself, imported or returned by `use`."""
+    own = find(exercise.id).solution
+    return callable(answer) and any(inspect.unwrap(answer) is each for each in (own, exercise.solution))
 
 
 def check_of(exercise: Exercise) -> str:

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from mlx_grpo_kit.course.answers import as_one_file, definitions_in, source_of
-from mlx_grpo_kit.course.catalogue import check_of, exercises, find
+from mlx_grpo_kit.course.catalogue import check_of, exercises, find, is_the_kits
 from mlx_grpo_kit.course.compare import say
 from mlx_grpo_kit.course.exercise import Result
 from mlx_grpo_kit.course.kinds import as_the_solution_returns
-from mlx_grpo_kit.course.record import kept_answers, mark_kept, passed_here, record
+from mlx_grpo_kit.course.record import kept_answers, mark_kept, passed_here, record, stop_storing
 from mlx_grpo_kit.course.tries import note_check, note_hint, note_solution
 from mlx_grpo_kit.files import write_file
 from mlx_grpo_kit.runtime.printing import encodable, printable
@@ -38,12 +38,20 @@ def _displayed(ask: Callable[..., Note]) -> Callable[..., Note]:
 
 
 @_displayed
-def check(id: str, answer: Any = None) -> Note:
-    """Check whether `answer` (a function, or a value if the exercise asks for one) solves exercise `id`."""
+def check(id: str, answer: Any = None, seed: int | None = None) -> Note:
+    """Check whether `answer` (a function, or a value if the exercise asks for one) solves exercise `id`.
+
+    With a `seed`, which the tests of an assignment contain, the drawn cases are others, the kit's own solution does not
+    count, and nothing is stored by this process from then on: neither passed exercises nor answers nor tries.
+    """
     try:
-        exercise = find(id)
+        exercise = find(id, seed)
     except LookupError as error:
         return Note("check", str(error), "wrong")
+    if seed is not None:
+        stop_storing()
+    if seed is not None and is_the_kits(exercise, answer):
+        return _verdict(Result(exercise, "not yet", "This is the kit's own solution. Write one of your own.", 1), "")
     result = exercise.examine(answer)
     remarks = [record(id, answer) if result else ""]
     if result.status != "not attempted":

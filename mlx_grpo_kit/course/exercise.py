@@ -43,6 +43,10 @@ MOST_ANSWERS = 1000  # the most numbers in an array that is accepted as a tuple
 DOES_NOTHING = {"RESUME", "NOP", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE", "POP_TOP", "COPY_FREE_VARS"}
 
 
+class Drawn(tuple):
+    """A case that `drawn` made, so that another seed gives another one."""
+
+
 @dataclass(frozen=True)
 class Mistake:
     """A common wrong answer, with a message for it.
@@ -109,6 +113,11 @@ class Exercise:
         """The line above the exercise in its notebook: number, title, minutes and difficulty."""
         dots = "\N{BLACK CIRCLE}" * self.difficulty + "\N{WHITE CIRCLE}" * (3 - self.difficulty)
         return f"Exercise {self.id} · {self.title} ({self.minutes} min, {dots})"
+
+    @property
+    def has_drawn_cases(self) -> bool:
+        """True if `drawn` made some of the cases, so that a table of them is not an answer to those of another seed."""
+        return any(isinstance(case, Drawn) for case in self.cases)
 
     def examine(self, answer: Any) -> Result:
         """Judge `answer`. It may do anything; only KeyboardInterrupt is raised, so that you can stop a loop."""
@@ -325,7 +334,7 @@ def drawn(count: int, draw: Callable[[Any], tuple], seed: int = 0) -> tuple[tupl
 
     hidden = _hidden_seed.get()
     rng = np.random.default_rng(seed if hidden is None else (seed, hidden))
-    return tuple(draw(rng) for _ in range(count))
+    return tuple(Drawn(draw(rng)) for _ in range(count))
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from mlx_grpo_kit.runtime.printing import printable
 
 PLACE = "MLX_GRPO_KIT_PROGRESS"  # an environment variable with the path of another file
 
+_storing = True
 passed_here: dict[str, Any] = {}  # exercise -> the answer that passed since the kernel started
 
 
@@ -47,7 +48,7 @@ def kept_answers() -> tuple[dict[str, list[Kept]], str]:
     The second result says what is wrong with the file of answers; it is empty if nothing is.
     """
     try:
-        return read_answers(progress_file().parent)
+        return read_answers(progress_file().parent) if is_storing() else ({}, "")
     except RuntimeError as error:
         return {}, str(error)
 
@@ -59,6 +60,8 @@ def record(id: str, answer: Any) -> str:
     kept next to the new one.
     """
     passed_here[id] = answer
+    if not is_storing():
+        return ""
     said = []
     for store in (_store_id, _store_source):
         try:
@@ -87,6 +90,17 @@ def _store_id(id: str, answer: Any) -> str:
 
 def _store_source(id: str, answer: Any) -> str:
     return keep(progress_file().parent, id, answer)
+
+
+def stop_storing() -> None:
+    """Let this process store and load nothing from now on: it grades the answers of others."""
+    global _storing
+    _storing = False
+
+
+def is_storing() -> bool:
+    """False after `stop_storing`."""
+    return _storing
 
 
 def mark_kept(id: str, answer: Kept) -> None:

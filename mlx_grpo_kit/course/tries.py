@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mlx_grpo_kit.course.record import progress_file
+from mlx_grpo_kit.course.record import is_storing, progress_file
 from mlx_grpo_kit.files import one_writer, put_aside, read_file, write_file
 from mlx_grpo_kit.runtime.printing import printable
 
@@ -68,6 +68,8 @@ def note_solution(id: str) -> None:
 
 
 def _note(id: str, change: Callable[[Tries], None]) -> str:
+    if not is_storing():
+        return ""
     try:
         return _change(lambda record: change(record.setdefault(id, Tries())))
     except (OSError, ValueError, RuntimeError):  # no home, no room, a newer record: an exercise does not need it

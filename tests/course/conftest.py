@@ -9,6 +9,7 @@ from mlx_grpo_kit.course import record
 def own_progress(tmp_path, monkeypatch):
     monkeypatch.setenv(record.PLACE, str(tmp_path / "progress.json"))
     monkeypatch.setattr(record, "passed_here", {})
+    monkeypatch.setattr(record, "_storing", True)
     monkeypatch.setattr("mlx_grpo_kit.course.desk.passed_here", record.passed_here)
     monkeypatch.setattr("mlx_grpo_kit.course.desk._opened", {})
 
