@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from mlx_grpo_kit.runtime.extras import packages_for
-from mlx_grpo_kit.viz.graphs.graph import Marks, arrange, describe, draw_nodes, node_names, show_formula
+from mlx_grpo_kit.viz.graphs.graph import Marks, arrange, draw_nodes, node_names, show_formula
 from mlx_grpo_kit.viz.graphs.nodes import TIMES, Node, read_graph, short
 from mlx_grpo_kit.viz.panel import NOTE, Panel
 from mlx_grpo_kit.viz.picture import SvgPicture, show_live
@@ -85,9 +85,9 @@ class Stepper:
         return Panel(self.at, step=slider, extra=[previous, following, play])
 
     def _ipython_display_(self) -> None:
-        # Without a kernel, the whole graph is more useful than its first moment.
-        words = describe(self._nodes)
-        show_live(self.panel.widget, SvgPicture(draw_nodes(self._nodes, self._layout, words), words), NOTE)
+        # Without a kernel, a moment of the backward pass says more than the first one or the last.
+        last = len(self.moments) - 1
+        show_live(self.panel.widget, self.at(last - last // 5), NOTE)
 
     def __repr__(self) -> str:
         return f"<Stepper of {len(self._nodes)} nodes and {len(self.moments)} moments>"
@@ -98,12 +98,20 @@ class _Captioned(SvgPicture):
     moment: Moment
 
     @property
-    def html(self) -> str:
+    def caption(self) -> str:
         sentences = "".join(f"<div>{escape(sentence)}</div>" for sentence in self.moment.sentences)
         return (
             f'<div role="status" style="min-height:5.4em;line-height:1.5;font-size:14px">'
-            f"<b>{escape(self.moment.heading)}</b>{sentences}</div>{super().html}"
+            f"<b>{escape(self.moment.heading)}</b>{sentences}</div>"
         )
+
+    @property
+    def html(self) -> str:
+        return self.caption + super().html
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        data = super()._repr_mimebundle_(include, exclude)
+        return data | {"text/html": self.caption + data["text/html"]}
 
 
 def _gradients(nodes: list[Node]) -> list[float]:

@@ -93,12 +93,17 @@ def test_the_slider_and_the_buttons_move_the_picture():
     assert play.max == panel.controls["step"].max == 5
 
 
-def test_the_notebook_stores_the_whole_graph(outputs_of):
-    widget, data = outputs_of(Stepper(product()))
+def test_the_notebook_stores_a_moment_of_the_backward_pass(outputs_of):
+    x = Value(2.0, label="x")
+    root = ((x * x + x) * x).tanh()  # four operations
+    stepper = Stepper(root)
+    widget, data = outputs_of(stepper)
     assert "application/vnd.jupyter.widget-view+json" in widget
     assert 'src="data:image/svg+xml;base64,' in data["text/html"]
-    assert "a: 2, gradient −2" in data["text/plain"]
-    assert data["text/plain"].startswith("Graph of 4 nodes")
+    [words] = [moment.words for moment in stepper.moments if moment.words == data["text/plain"]]
+    assert words.startswith("Backward, 3 of 4")
+    assert "<b>Backward, 3 of 4: v" in data["text/html"]
+    assert outputs_of(Stepper(x))[1]["text/plain"].startswith("Backward begins")  # a leaf passes nothing on
 
 
 def test_graphs_that_it_cannot_walk():

@@ -666,8 +666,8 @@ def _number_and_gradient(function, number):
 OWN_OPERATION = Exercise(
     id="02.5",
     title="An operation of your own",
-    prompt="`Value` has no softplus, `log(1 + e**x)`, a smooth relu. Write `softplus(x)` for a Value `x`, as one "
-    "operation whose only parent is `x`. Its slope is the sigmoid, `1 / (1 + e**-x)`. Return `Value(data, "
+    prompt="`Value` lacks softplus, a smooth relu: `log(1 + e**x)`. Write `softplus(x)` for a Value `x`, as one "
+    "operation whose only parent is `x`. The slope of softplus is the sigmoid, `1 / (1 + e**-x)`. Return `Value(data, "
     'op="softplus", parents=..., derivatives=...)`, where `parents` and `derivatives` are tuples of length one; '
     "`math.exp` and `math.log` work on `x.data`.",
     minutes=8,
