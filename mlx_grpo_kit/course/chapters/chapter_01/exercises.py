@@ -387,9 +387,9 @@ def chain_slope(df, g, dg, x):
 CHAIN = Exercise(
     id="01.5",
     title="The chain rule",
-    prompt="`f` is applied to the result of `g`. You are given `g`, its slope function `dg`, and `df`, the slope function "
-    "of `f`. Write `chain_slope(df, g, dg, x)`: the slope of `f(g(x))` at `x`. With `g(x) = 3 * x` and `f(u) = u * u` at "
-    "`x = 2` it is 36.",
+    prompt="`f` is applied to the result of `g`. You are given `g`, its slope function `dg`, and `df`, the slope "
+    "function of `f`. Write `chain_slope(df, g, dg, x)`: the slope of `f(g(x))` at `x`. With `g(x) = 3 * x` and "
+    "`f(u) = u * u` at `x = 2` it is 36.",
     minutes=5,
     difficulty=2,
     solution=chain_slope,
