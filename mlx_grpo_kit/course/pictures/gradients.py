@@ -196,7 +196,6 @@ def draw_curves(
     title: str,
     xlabel: str,
     log: bool = False,
-    level: tuple[float, str] | None = None,
 ) -> tuple[Chart, str]:
     """(chart, words): curves over the same x; with logarithmic axes the smallest point of each curve is marked.
 
@@ -205,10 +204,9 @@ def draw_curves(
         curves: values by name, as many as `xs`.
         title, xlabel: the texts above and below.
         log: True makes both axes logarithmic.
-        level: (height, label) of a horizontal line.
     """
     every = [value for values in curves.values() for value in values if not log or value > 0]
-    low, high = (min(every) / 2, max(every) * 30) if log else (0.0, max([*every, level[0] if level else 0]) * 1.3)
+    low, high = (min(every) / 2, max(every) * 30) if log else (0.0, max(every) * 1.3)
     chart = Chart(820, 340)
     plane = chart.plane(
         66,
@@ -235,8 +233,6 @@ def draw_curves(
             if len(xs) <= FEW:
                 plane.dots(xs, values, color, marker=marker, size=6, cut=False)
             words.append(f"{name}: from {three_digits(min(values))} to {three_digits(max(values))}.")
-    if level:
-        plane.across(level[0], "soft", style="--", width=1.4, label=level[1])
     plane.legend("upper right")
     return chart, f"{title}. {' '.join(words)}"
 

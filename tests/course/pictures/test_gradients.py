@@ -109,13 +109,10 @@ def test_errors_by_step():
     assert plane.lines["float32"] == ([1e-3, 1e-2, 1e-1], [1e-2, 1e-5, 1e-3])
 
 
-def test_norms_and_the_level_they_are_clipped_to():
-    chart, words = draw_curves(
-        range(1, 4), {"length": [0.5, 2.0, 1.0]}, title="norm", xlabel="step", level=(1.0, "clipped")
-    )
-    assert words == "norm. length: from 0.500 to 2.00."
+def test_curves_of_a_run():
+    chart, words = draw_curves(range(1, 4), {"loss": [0.5, 2.0, 1.0]}, title="loss", xlabel="step")
+    assert words == "loss. loss: from 0.500 to 2.00."
     [plane] = chart.planes
-    assert plane.lines["clipped"][1] == [1.0, 1.0]
     assert plane.y[0] == 0
     assert plane.y[1] > 2
 
