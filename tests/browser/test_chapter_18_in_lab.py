@@ -36,7 +36,7 @@ def test_a_run_is_rewound_to_another_reward_and_inspected(open_notebook):
     short = [text.strip() for text in cell.locator(".kit-scroll tbody tr td:nth-child(3)").all_inner_texts()]
     assert sum(text == "(empty)" or len(text) < 2 for text in short) > len(short) / 2, "it has learned to be short"
 
-    notebook.run("microscope")
+    notebook.run("futures", "microscope")
     microscope = notebook.cell(notebook.place_of("microscope")).locator(".kit-widget")
     microscope.wait_for()
     microscope.get_by_text("advantage").first.wait_for()

@@ -97,11 +97,22 @@ def test_the_text_describes_the_stored_run():
     fifths = re.search(r"mean of each fifth of the run: (.*);", shown)[1].split()
     assert f"in the first fifth of the run and in the last, {float(fifths[0]):.1f} and {float(fifths[-1]):.1f}" in told
     assert max(map(float, fifths)) < 1.3 * min(map(float, fifths))
-    [(shortened, steps)] = re.findall(r"shortened to 1 in (\d+) of (\d+) steps", shown)
-    assert f"in {shortened} of the {steps} steps" in told
-    assert round(10 * int(shortened) / int(steps)) == 7  # "seven of ten steps"
+    [(clipped, steps)] = re.findall(r"clipped to 1 in (\d+) of (\d+) steps", shown)
+    assert f"in {clipped} of the {steps} steps" in told
+    assert round(10 * int(clipped) / int(steps)) == 7  # "seven of ten steps"
     taught, rows = map(int, re.match(r".*?(\d+) of (\d+) rows teach", stored_text("ex3-use"), re.DOTALL).groups())
     assert taught < rows == 128, "a batch in which the exercise makes a difference"
+
+
+def test_the_text_describes_the_stored_runs_that_reuse_batches():
+    shown, told = stored_text("reuse"), cell_of("reuse-notes").source
+    rewards = re.findall(r"reward (\d\.\d\d) after 40 batches", shown)
+    assert f"bring the reward from {rewards[0]} to {rewards[1]}, four to {rewards[2]}" in told
+    assert f"({rewards[3]}; " in told
+    draw, update = map(float, re.search(r"a draw takes (.*) s and an update (.*) s", shown).groups())
+    assert f"$D$ is {draw:.3f} s and $U$ is {update:.3f} s" in told
+    assert f"{(draw + 2 * update) / (draw + update):.1f} times as long" in told
+    assert draw < update, "here a draw does not take longer than an update"
 
 
 # The exercises.

@@ -1215,7 +1215,7 @@ SAVED = Exercise(
     "What has to be saved?",
     "The machine goes down after step 120 of 250. The run should continue as if nothing had happened, to the last "
     "bit. Your code and the settings are safe. Which of these have to be on disk? Answer with the letters, in "
-    'alphabetical order, as a text such as `"BDF"`.\n\n'
+    'alphabetical order, as a string such as `"BDF"`.\n\n'
     "A: the parameters.  B: the newest gradient.  C: AdamW's two running means of every parameter.  D: the number of "
     "steps done.  E: the state of a random number generator.  F: the KV cache.  G: the old log-probabilities.  H: the "
     "learning rate that was used last.",

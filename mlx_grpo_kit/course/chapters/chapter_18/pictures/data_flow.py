@@ -24,8 +24,44 @@ LEFT, RIGHT = (10, 296), (340, 430)  # per column: its left edge, and the width 
 ROW, LABEL, CELL = 46, 182, 62  # pixels: the height of a box of tokens, the width of its words and of a cell
 SMALL = 13  # pixels: the smallest text that is legible if the picture is shrunk to a page of 560 pixels
 MOST_TOKENS, MOST_PARTS = 4, 4  # there is room for this many
-OUTER, INNER = WIDTH - 10, WIDTH - 22  # the two lines at the right edge: back to the policy, and from it to logps
+OUTER, INNER, END = WIDTH - 10, WIDTH - 22, sum(RIGHT)  # the lines right of the boxes, and their right edge
+BACK = ((END, 605), (OUTER, 605), (OUTER, 76), (END, 76))  # from the optimizer to the policy
+# Each box: its column, its top and its height.
+BOXES = {
+    "prompts": (LEFT, 60, 48),
+    "policy.params": (RIGHT, 60, 48),
+    "completions.texts": (LEFT, 126, 48),
+    "completion_ids": (RIGHT, 126, ROW),
+    "rewards": (LEFT, 192, 48),
+    "old_logps": (RIGHT, 192, ROW),
+    "logps": (RIGHT, 192 + ROW, ROW),
+    "groups": (LEFT, 258, 100),
+    "ratio": (RIGHT, 302, ROW),
+    "completion_mask": (RIGHT, 302 + ROW, ROW),
+    "advantages": (LEFT, 392, 82),
+    "objective": (RIGHT, 412, ROW),
+    "loss": (RIGHT, 476, ROW + 20),
+    "gradient": (LEFT, 492, 158),
+    "parts.optimizer": (RIGHT, 560, 90),
+}
 MINUS, TIMES, OVER = "\N{MINUS SIGN}", "\N{MULTIPLICATION SIGN}", "\N{DIVISION SIGN}"
+
+
+def paths(second: bool) -> list[tuple[tuple[float, float], ...]]:
+    """The arrows between the boxes, in the first or in the second update of a batch."""
+    left, right = LEFT[0] + 60, RIGHT[0] + 60
+    down = [(left, 108, 126), (left, 174, 192), (left, 240, 258), (left, 358, 392), (right, 172, 192),
+            (right, 284, 302), (right, 394, 412), (right, 458, 476)]  # fmt: skip
+    if not second:
+        down.append((right, 108, 126))
+    edge, begin = sum(LEFT), RIGHT[0]
+    across = [(begin, 150, edge), (edge, 435, begin), (begin, 503, edge), (edge, 605, begin)]
+    return [
+        *(((x, start), (x, end)) for x, start, end in down),
+        *(((start, y), (end, y)) for start, y, end in across),
+        ((END, 92), (INNER, 92), (INNER, 261), (END, 261)),
+        BACK,
+    ]
 
 
 def draw_data_flow(data: StepData, completion: int = 0, second: bool = False) -> tuple[Chart, str]:
@@ -76,38 +112,40 @@ class _Drawing:
             f"{written}."
         )
 
-        self._box(LEFT, 60, 48, EDGE, "prompts", f"[{num_groups}]", f"group {group} asks", _short(prompt, 40))
+        self._box("prompts", EDGE, f"[{num_groups}]", f"group {group} asks", _short(prompt, 40))
         policy = "the policy after one update from this batch" if self.second else "the policy that draws this batch"
         arrays = f"{data.num_arrays} arrays"
-        self._box(RIGHT, 60, 48, ORANGE, "policy.params", arrays, f"{data.num_parameters:,} numbers", policy)
-        self._box(LEFT, 126, 48, BLUE, "completions.texts", f"[{count}]", "decoded", _short(written, 40))
+        self._box("policy.params", ORANGE, arrays, f"{data.num_parameters:,} numbers", policy)
+        self._box("completions.texts", BLUE, f"[{count}]", "decoded", _short(written, 40))
         told = "drawn before update 1" if self.second else "drawn from this policy"
         if (length := len(data.tokens[row])) > MOST_TOKENS:
             told = f"the first {MOST_TOKENS} of {length}"
-        self._tokens(126, BLUE, "completion_ids", per_token, told, self._spellings())
-        self._box(LEFT, 192, 48, BLUE, "rewards", f"[{count}]", "compute_rewards", _plain(batch.rewards[row]))
-        self._group(258, group)
-        self._advantage(392, group)
+        self._tokens("completion_ids", BLUE, per_token, told, self._spellings())
+        self._box("rewards", BLUE, f"[{count}]", "compute_rewards", _plain(batch.rewards[row]))
+        self._group(group)
+        self._advantage(group)
 
-        self._tokens(192, BLUE, "old_logps", per_token, "under the policy that drew", self._numbers(data.old_logps))
-        now = "under the policy now"
-        self._tokens(192 + ROW, ORANGE, "logps", per_token, now, self._numbers(self.update.logps))
-        self._tokens(302, ORANGE, "ratio", per_token, f"exp(logps {MINUS} old_logps)", self._numbers(self.update.ratio))
-        self._tokens(302 + ROW, BLUE, "completion_mask", per_token, "1: a token, 0: padding", self._mask())
-        self._objective(412, per_token)
-        self._loss(476, count)
-        self._gradient(492)
-        self._change(560)
-        self._arrows()
+        self._tokens("old_logps", BLUE, per_token, "under the policy that drew", self._numbers(data.old_logps))
+        self._tokens("logps", ORANGE, per_token, "under the policy now", self._numbers(self.update.logps))
+        self._tokens("ratio", ORANGE, per_token, f"exp(logps {MINUS} old_logps)", self._numbers(self.update.ratio))
+        self._tokens("completion_mask", BLUE, per_token, "1: a token, 0: padding", self._mask())
+        self._objective(per_token)
+        self._loss(count)
+        self._gradient()
+        self._change()
+        for points in paths(self.second):
+            strong = self.second and points[-1] == BACK[-1]
+            self._markup.append(arrow(points, ORANGE if strong else EDGE, 3 if strong else 2))
         self._say_tokens()
 
     # Boxes of one completion
 
-    def _group(self, top: float, group: int) -> None:
+    def _group(self, group: int) -> None:
         rewards = self.data.groups[group]
         num_groups, size = self.data.groups.shape
-        x, wide = self._outline(LEFT, top, 100, BLUE)
-        self._title(x, top, "groups", f"[{num_groups}, {size}]", f"rewards.reshape({num_groups}, {size})[{group}]")
+        x, top, wide = self._outline(
+            "groups", BLUE, f"[{num_groups}, {size}]", f"rewards.reshape({num_groups}, {size})[{group}]"
+        )
         cell = (wide - 20) / size
         for place, reward in enumerate(rewards):
             left = x + 10 + cell * place
@@ -122,11 +160,10 @@ class _Drawing:
         listed = ", ".join(map(_plain, rewards))
         self.said.append(f"Rewards of its group {listed}: {words}.")
 
-    def _advantage(self, top: float, group: int) -> None:
+    def _advantage(self, group: int) -> None:
         mean, deviation = self.data.means[group], self.data.deviations[group]
         reward, advantage = (float(each[self.row]) for each in (self.data.batch.rewards, self.data.batch.advantages))
-        x, _ = self._outline(LEFT, top, 82, BLUE)
-        self._title(x, top, "advantages", f"[{len(self.data.tokens)}]", "compute_advantages")
+        x, top, _ = self._outline("advantages", BLUE, f"[{len(self.data.tokens)}]", "compute_advantages")
         sum_ = f"({_plain(reward)} {MINUS} {mean:.3f}) {OVER} ({deviation:.3f} + 0.0001) ="
         self._write(x + 10, top + 44, sum_, size=14)
         self._write(x + 10, top + 69, _signed(advantage), size=15, bold=True)
@@ -134,20 +171,19 @@ class _Drawing:
 
     # Boxes of its tokens
 
-    def _objective(self, top: float, shape: str) -> None:
+    def _objective(self, shape: str) -> None:
         epsilon = self.data.args.epsilon
         values, clipped = self.update.objective[self.row], self.update.clipped[self.row]
         words = [f"{_decimal(value)}" for value in values]
         below = [{1: "▲ clip", -1: "▼ clip"}.get(int(side), "") for side in clipped]
         clipped_ratio = f"clip(r, {1 - epsilon:g}, {1 + epsilon:g})"
-        self._tokens(top, ORANGE, "objective", shape, f"min(r A, {clipped_ratio} A)", words, below=below, tints=values)
+        self._tokens("objective", ORANGE, shape, f"min(r A, {clipped_ratio} A)", words, below=below, tints=values)
 
-    def _loss(self, top: float, count: int) -> None:
+    def _loss(self, count: int) -> None:
         shares, loss = self.update.shares, self.update.loss
         tokens = int(self.data.completion_mask.sum())
         own = [_decimal(share, 4) for share in shares[self.row]]
-        x, wide = self._outline(RIGHT, top, ROW + 20, ORANGE)
-        self._title(x, top, "loss", "one number", "")
+        x, top, wide = self._outline("loss", ORANGE, "one number", "")
         self._write(x + 10, top + 37, f"{MINUS}mask {TIMES} objective {OVER} {tokens}", size=SMALL, color="soft")
         self._cells(top, own, known=self.data.completion_mask[self.row])
         share = float(shares[self.row].sum())
@@ -171,9 +207,8 @@ class _Drawing:
 
     def _tokens(
         self,
-        top: float,
-        color: str,
         name: str,
+        color: str,
         shape: str,
         words: str,
         cells: Sequence[str],
@@ -182,8 +217,7 @@ class _Drawing:
         tints: np.ndarray | None = None,
     ) -> None:
         """A box with a cell for each token."""
-        x, _ = self._outline(RIGHT, top, ROW, color)
-        self._title(x, top, name, shape, "")
+        x, top, _ = self._outline(name, color, shape, "")
         self._write(x + 10, top + 37, words, size=SMALL, color="soft")
         self._cells(top, cells, below=below, tints=tints, known=self.data.completion_mask[self.row])
 
@@ -212,21 +246,19 @@ class _Drawing:
 
     # Boxes of the whole model
 
-    def _gradient(self, top: float) -> None:
+    def _gradient(self) -> None:
         norm, most = self.update.grad_norm, self.data.args.max_grad_norm
-        x, _ = self._outline(LEFT, top, 158, EDGE)
-        self._title(x, top, "gradient", f"{self.data.num_arrays} arrays", "from parts.learner")
+        x, top, _ = self._outline("gradient", EDGE, f"{self.data.num_arrays} arrays", "from parts.learner")
         self._bars(x, top + 34, 100, self.update.gradient, ORANGE)
-        kept = f"shortened to {most:g}" if norm > most else "not shortened"
-        self._write(x + 10, top + 144, f"its length {norm:.3f}, {kept}", size=14)
-        self.said.append(f"Length of the gradient {norm:.3f}, {kept}.")
+        kept = f"clipped to {most:g}" if norm > most else "not clipped"
+        self._write(x + 10, top + 144, f"its norm {norm:.3f}, {kept}", size=14)
+        self.said.append(f"Norm of the gradient {norm:.3f}, {kept}.")
 
-    def _change(self, top: float) -> None:
-        x, _ = self._outline(RIGHT, top, 90, EDGE)
+    def _change(self) -> None:
         args, change = self.data.args, self.update.change
         whole = float(np.sqrt(sum(value**2 for value in change.values())))
         words = f"{args.optim}, rate {args.learning_rate:g}: moves by {whole:.3f} in all"
-        self._title(x, top, "parts.optimizer", "", words)
+        x, top, _ = self._outline("parts.optimizer", EDGE, "", words)
         for place, (name, value) in enumerate(self._largest(change).items()):
             left, y = x + 10 + 200 * (place % 2), top + 39 + 18 * (place // 2)
             self._write(left, y, f"{_short(name, 20)} {value:.3f}", size=SMALL)
@@ -250,19 +282,17 @@ class _Drawing:
         kept = sorted(lengths, key=lengths.get)[-MOST_PARTS:]
         return {name: value for name, value in lengths.items() if name in kept}
 
-    # Outlines, titles, text and arrows
+    # Outlines, titles and text
 
-    def _outline(self, column: tuple[float, float], top: float, high: float, color: str) -> tuple[float, float]:
-        x, wide = column
+    def _outline(self, name: str, color: str, shape: str, words: str) -> tuple[float, float, float]:
+        """Draw an empty box with its title; return its left edge, its top and its width."""
+        (x, wide), top, high = BOXES[name]
         self._markup.append(outline(x, top, wide, high, color))
-        return x, wide
-
-    def _box(
-        self, column: tuple[float, float], top: float, high: float, color: str, name: str, shape: str, words: str,
-        content: str,
-    ) -> None:  # fmt: skip
-        x, _ = self._outline(column, top, high, color)
         self._title(x, top, name, shape, words)
+        return x, top, wide
+
+    def _box(self, name: str, color: str, shape: str, words: str, content: str) -> None:
+        x, top, _ = self._outline(name, color, shape, words)
         self._write(x + 10, top + 40, content, size=14)
 
     def _title(self, x: float, top: float, name: str, shape: str, words: str) -> None:
@@ -277,27 +307,6 @@ class _Drawing:
 
     def _write(self, x: float, y: float, words: str, **options) -> None:
         self._markup.append(text(x, y, words, **options))
-
-    def _arrows(self) -> None:
-        left, right = LEFT[0] + 60, RIGHT[0] + 60
-        down = [(left, 108, 126), (left, 174, 192), (left, 240, 258), (left, 358, 392), (right, 172, 192),
-                (right, 284, 302), (right, 394, 412), (right, 458, 476)]  # fmt: skip
-        if not self.second:
-            down.append((right, 108, 126))
-        for x, start, end in down:
-            self._arrow((x, start), (x, end))
-        edge, begin = LEFT[0] + LEFT[1], RIGHT[0]
-        self._arrow((begin, 150), (edge, 150))
-        self._arrow((edge, 435), (begin, 435))
-        self._arrow((begin, 503), (edge, 503))
-        self._arrow((edge, 605), (begin, 605))
-        end = RIGHT[0] + RIGHT[1]
-        self._arrow((end, 92), (INNER, 92), (INNER, 261), (end, 261))
-        self._arrow((end, 605), (OUTER, 605), (OUTER, 76), (end, 76), strong=self.second)
-
-    def _arrow(self, *points: tuple[float, float], strong: bool = False) -> None:
-        color, width = (ORANGE, 3) if strong else (EDGE, 2)
-        self._markup.append(arrow(points, color, width))
 
     def _say_tokens(self) -> None:
         """Describe the numbers of each token in words."""
