@@ -1,6 +1,7 @@
 """Chapter 25: the solutions agree with the kit's own tools, and the chapter with its recorded runs."""
 
 import functools
+from dataclasses import replace
 from pathlib import Path
 
 import nbformat
@@ -10,6 +11,7 @@ import pytest
 from mlx_grpo_kit.assets import TINY_TOOLS
 from mlx_grpo_kit.course.chapters.chapter_25 import exercises as chapter
 from mlx_grpo_kit.course.chapters.chapter_25 import games
+from mlx_grpo_kit.grpo.batch import Completions, Conversation, Scores
 from mlx_grpo_kit.instruments.dashboard.run_picture import table_of
 from mlx_grpo_kit.qwen3 import load_tokenizer
 from mlx_grpo_kit.runs.record import RunRecord
@@ -58,6 +60,36 @@ def total(n):
 def test_no_player_needs_fewer_questions():
     for n in range(1, 40):
         assert chapter.fewest_questions(n) == pytest.approx(total(n) / n)
+
+
+def played(*said):
+    """A game: what the environment answered to each guess; the completion closes with a turn without a call."""
+    messages = [each for answer in said for each in ({"role": "assistant"}, {"role": "tool", "content": answer})]
+    mask = [True, True, False] * len(said) + [True]
+    return Conversation([*messages, {"role": "assistant"}]), mask
+
+
+def test_a_turn_is_compared_with_the_same_turn_of_its_group():
+    games_of = [played("right"), played("lower", "right"), played("lower", "lower"), played(), *[played("right")] * 4]
+    conversations, masks = map(list, zip(*games_of, strict=True))
+    ids = [[7] * len(mask) for mask in masks]
+    completions = Completions.from_lists(4, [None] * 8, ids, ids, [""] * 8, token_mask=masks)
+    rewards = np.array([1.0, 0.8, 0, 0, 1, 1, 1, 1])
+    scores = Scores(("Game",), rewards[:, None], {})
+    got, advantages = games.by_turn(chapter.credit)(replace(completions, conversations=conversations), scores)
+    assert got.tolist() == rewards.tolist()
+
+    def compared(*values):
+        return (np.array(values) - np.mean(values)) / (np.std(values, ddof=1) + 1e-4)
+
+    first, second = compared(1.0, 0.8, 0.0, 0.0), compared(0.8, 0.0)
+    for row, of_turns in enumerate(
+        [(first[0], 0), (first[1], second[0], 0), (first[2], second[1], 0), (first[3],), *[(0, 0)] * 4]
+    ):
+        expected = np.zeros(advantages.shape[1])
+        for number, value in enumerate(of_turns):
+            expected[3 * number : 3 * number + (2 if number < len(of_turns) - 1 else 1)] = value
+        assert advantages[row] == pytest.approx(expected, abs=1e-5), row
 
 
 def test_the_program_repeats_the_recorded_games(tmp_path):

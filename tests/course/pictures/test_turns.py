@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from mlx_grpo_kit.course.chapters.chapter_25.pictures.turns import LIGHT, WIDTH, draw_runs, draw_turns, visible
+from mlx_grpo_kit.course.chapters.chapter_25.pictures.turns import LIGHT, TALLEST, WIDTH, draw_runs, draw_turns, visible
 from mlx_grpo_kit.viz.style import BLUE, GREY, ORANGE
 
 PROMPT = ["<|im_start|>", "user", "\n", "What", " is", " ", "1", "+", "2", "?"]
@@ -68,3 +68,24 @@ def test_a_value_is_written_once_where_it_begins():
     assert written == ["0.25", "0.5", "0.5"]
     chart, _ = draw_turns([], TOKENS, MASK)
     assert re.findall(r'font-size="10.5"[^>]*>([^<]*)<', chart.svg("")) == [str(int(drawn)) for drawn in MASK]
+
+
+def test_each_author_begins_a_line():
+    chart, _ = draw_turns(PROMPT, TOKENS, MASK)
+    placed = boxes(chart)
+    authors = [None] * len(PROMPT) + MASK
+    for (left, top, *_), (_, above, *_), author, before in zip(placed[1:], placed, authors[1:], authors, strict=False):
+        assert (left == 14.0 and top > above) == (author != before)
+
+
+def test_bars_hang_below_their_tokens():
+    heights = [*range(1, len(PROMPT) + len(TOKENS) + 1)]
+    chart, words = draw_turns(PROMPT, TOKENS, MASK, bars=heights)
+    found = re.findall(
+        r'<rect x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)" fill="(#\w+)"', chart.svg("")
+    )
+    bars = [row for row in found if row[4] in (BLUE, ORANGE, GREY)]
+    expected = [(f"{left:.1f}", f"{top + 24:.1f}") for left, top, *_ in boxes(chart)]
+    assert [(left, top) for left, top, *_ in bars] == expected
+    assert [float(height) for *_, height, _ in bars] == [round(TALLEST * each / 20, 1) for each in heights]
+    assert words.endswith("The tallest bars: 20 under '3', 19 under '\\n', 18 under '<|im_end|>'.")

@@ -39,9 +39,9 @@ def _parts_of_call(function, *arguments):
 WRITE_CALL = Exercise(
     "25.1",
     "A call as text",
-    "Write `write_call(name, arguments)`: the text of a tool call in Qwen3's format. It has three lines: "
-    '`<tool_call>`, then a JSON object with the two keys `"name"` and `"arguments"` on one line, then `</tool_call>`. '
-    'There is no line break at the end. `arguments` is a dict, such as `{"expression": "1+2"}`.',
+    "Write `write_call(name, arguments)`, which returns a tool call in Qwen3's format. The call has three lines: "
+    '`<tool_call>`, then a JSON object with the two keys `"name"` and `"arguments"` on one line, then '
+    '`</tool_call>`, without a line break at the end. `arguments` is a dict, such as `{"expression": "1+2"}`.',
     minutes=4,
     difficulty=1,
     solution=write_call,
@@ -75,7 +75,7 @@ a line break at the end (2)
 @ call = {"name": name, "arguments": arguments}
 arguments as a text (2)
 + call = {"name": name, "arguments": json.dumps(arguments)}
-! Here the arguments are a text inside the JSON. They have to be an object: pass the dict as it is.
+! Here the arguments are a string inside the JSON. They have to be an object: pass the dict as it is.
 arguments beside the name (2)
 + call = {"name": name, **arguments}
 ! The arguments have a key of their own, `"arguments"`.
@@ -133,10 +133,10 @@ READ_CALLS = Exercise(
     "25.2",
     "Read calls strictly",
     "Write `read_calls(text)`. A call begins with `<tool_call>` and ends at the next `</tool_call>`. Return a list "
-    "with one entry for each call, in order: `(name, arguments)` if the text between the two is a JSON object with a "
-    'string `"name"` and an object `"arguments"`; without the key `"arguments"` the arguments are `{}`. '
-    "Otherwise the entry is None. A `<tool_call>` without a `</tool_call>` after it is None too, and ends the list. "
-    "Text outside calls does not matter. The text may be anything: never raise an error, and never run it.",
+    "with one entry per call, in order. The entry is `(name, arguments)` if the text between the two tags is a JSON "
+    'object with a string `"name"` and an object `"arguments"`; without the key `"arguments"` the arguments are '
+    "`{}`. For any other text the entry is None. A `<tool_call>` without a `</tool_call>` after it is None too, and "
+    "ends the list. Ignore text outside calls. The text may be anything: never raise an error, and never run it.",
     minutes=12,
     difficulty=2,
     solution=read_calls,
@@ -145,7 +145,7 @@ READ_CALLS = Exercise(
         '`inside, closed, text = text.partition("</tool_call>")`. `closed` is empty if there was no end.',
         "`json.loads(inside)` raises ValueError for a text that is not JSON, and RecursionError for 100,000 brackets. "
         "Catch both.",
-        'JSON may be a list or a number, `"name"` may be missing or a number, `"arguments"` may be a text. '
+        'JSON may be a list or a number, `"name"` may be missing or a number, `"arguments"` may be a string. '
         "`isinstance` detects all of these.",
     ),
     cases=(
@@ -183,7 +183,7 @@ READ_CALLS = Exercise(
         Mistake(
             "bad calls left out",
             lambda text: [call for call in read_calls(text) if call is not None],
-            "A call that cannot be read is left out. It has to be in the list as None: the model has to see an error.",
+            "A call that cannot be read is left out. Put None into the list for it, so that the model sees an error.",
             1,
         ),
         *slips(
@@ -208,7 +208,7 @@ any name (3)
 any arguments (3)
 - calls.append((call["name"], arguments) if isinstance(arguments, dict) else None)
 + calls.append((call["name"], arguments))
-! A text or null got through as `"arguments"`. They have to be an object.
+! A string or null got through as `"arguments"`. The arguments have to be an object.
 arguments needed (3)
 - arguments = call.get("arguments", {})
 + arguments = call.get("arguments")
@@ -381,19 +381,19 @@ RUN_CALL = Exercise(
     "25.3",
     "Make the call",
     "Write `run_call(tools, call)`. `tools` is a dict of functions by name, and `call` is an entry of the list that "
-    "`read_calls` returns: `(name, arguments)` or None. Call the function with the arguments by name, and return "
-    "`(text, False)`, where the text is `str(result)`. If anything goes wrong (None, an unknown name, wrong "
-    "arguments, a function that raises an Exception), return `(text, True)` with any text that is not empty. Make the "
-    "call once. Neither text may contain a control token of the model, and all of those begin with `<`: add a space "
-    "after every `<`.",
+    "`read_calls` returns: `(name, arguments)` or None. Call the function once, with the arguments by name, and "
+    "return `(text, False)`, where the text is `str(result)`. If anything goes wrong (the call is None, the name is "
+    "unknown, the arguments do not fit, the function raises an Exception), return `(text, True)` with any text that "
+    "is not empty. Neither text may contain a control token of the model. All of those begin with `<`, so add a "
+    "space after every `<`.",
     minutes=8,
     difficulty=2,
     solution=run_call,
     hints=(
         "One `try` around everything: `name, arguments = call` fails for None, `tools[name]` for an unknown name, and "
         "`tools[name](**arguments)` for wrong arguments. `except Exception` catches all of them.",
-        'Turn the result into a text inside the `try` too. At the end `text.replace("<", "< ")`, for errors as '
-        "well: they repeat what the policy wrote.",
+        'Call `str` on the result inside the `try` too. At the end comes `text.replace("<", "< ")`, for errors as '
+        "well, because an error may repeat what the policy wrote.",
     ),
     cases=(
         (TOOLS, ("add", {"a": 1, "b": 2})),
@@ -442,7 +442,7 @@ by place
 ! Arguments have names: call the function with `**arguments`.
 no text (2)
 + return tools[name](**arguments), False
-! The model reads texts: return `str(result)`.
+! The model reads text: return `str(result)`.
 
 @ return text.replace("<", "< "), failed
 control tokens (2)
@@ -459,7 +459,8 @@ control tokens in errors (2)
 made twice
   name, arguments = call
 + tools[name](**arguments)
-! The first call, whose result is dropped, has effects too: keep its result.
+! Your code calls the function twice and drops the first result. A call may have effects, so make it once and keep its
+! result.
 not marked (2)
 - text, failed = f"error: {error}", True
 + text, failed = f"error: {error}", False
@@ -585,10 +586,11 @@ CONVERSE = Exercise(
     "25.4",
     "The loop",
     "Write `converse(write, tools, question, most_turns)`. `write(messages)` is the model: it gets the messages so "
-    'far and returns the text of its next turn. Begin with `{"role": "user", "content": question}`. Then, at '
-    "most `most_turns` times: let the model write and add its turn with the role `assistant`; if the turn has calls, "
-    "add one message with the role `tool` for each, with the text of `run_call` as its content, and continue. Stop "
-    "after a turn without calls. Do not make the calls of the last turn that is allowed. Return the list of messages.",
+    'far and returns the text of its next turn. Begin with the message `{"role": "user", "content": question}`. '
+    "Then, at most `most_turns` times, let the model write, and add its turn with the role `assistant`. If the turn "
+    "has calls, add one message with the role `tool` for each of them, with the text of `run_call` as its content, "
+    "and continue; stop after a turn without calls. Do not make the calls of the last turn that is allowed, because "
+    "nobody would read the results. Return the list of messages.",
     minutes=10,
     difficulty=2,
     solution=converse,
@@ -629,7 +631,7 @@ one call
 @ if not calls or turn == most_turns - 1:
 last calls are made (3)
 + if not calls:
-! After the last turn that is allowed nobody reads results: do not make its calls.
+! Nobody reads the results of the last turn that is allowed, so do not make its calls.
 continues without calls (3)
 + if turn == most_turns - 1:
 ! A turn without calls is the answer. Stop there.
@@ -740,10 +742,10 @@ def _any_ids(rng):
 FIRST_SHIFT = Exercise(
     "25.5",
     "The silent shift",
-    "Write `first_shift(encode, decode, ids)`. `decode(ids)` turns a list of token ids into a text, and `encode(text)` "
-    "turns a text into a list of token ids. Tokenise the text of `ids` again and return the first place, counted from "
-    "0, at which the two lists differ; if one of them is the beginning of the other, that is the length of the shorter "
-    "one. Return None if they are equal.",
+    "Write `first_shift(encode, decode, ids)`. `decode(ids)` turns a list of token ids into a text, and "
+    "`encode(text)` turns a text into a list of token ids. Decode `ids`, encode the text again, and return the first "
+    "place, counted from 0, at which the two lists differ. If one list is the beginning of the other, return the "
+    "length of the shorter one. Return None if they are equal.",
     minutes=6,
     difficulty=1,
     solution=first_shift,
@@ -827,11 +829,11 @@ JOIN = Exercise(
     "25.6",
     "The mask",
     "Write `join(turns, results, limit)`. `turns` has the token ids of each turn that the policy drew, and `results` "
-    "has the token ids of each result between them: `results[0]` comes after `turns[0]`, and so on; there may be as "
-    "many results as turns, or one fewer. Return `(ids, mask)`, two lists of the same length: all tokens in order, "
-    "and 1 for each token that the policy drew, 0 for the others. A completion has at most `limit` tokens. A result "
-    "that would exceed the limit is left out as a whole, and the completion ends there; a turn that exceeds the limit "
-    "is cut.",
+    "has the token ids of each result: `results[0]` comes after `turns[0]`, and so on. There may be as many results "
+    "as turns, or one fewer. Return `(ids, mask)`, two lists of the same length: the ids of all tokens in order, and "
+    "1 for each token that the policy drew, 0 for each token of a result. A completion has at most `limit` tokens. "
+    "Leave a result that would exceed the limit out as a whole, and end the completion there; cut a turn that "
+    "exceeds the limit.",
     minutes=10,
     difficulty=2,
     solution=join,
@@ -936,9 +938,9 @@ MASKED_LOSS = Exercise(
     "25.7",
     "The loss with a mask",
     "Write `masked_loss(logps, advantages, mask)`: minus the mean of log-probability times advantage over all tokens "
-    "of the batch that the policy drew. `logps` is an array [B, T], `advantages` [B], one number for each completion, "
-    "and `mask` [B, T] is True where the policy drew the token. At the other places `logps` may hold anything, even "
-    "NaN or minus infinity. If no token counts, the loss is 0.0. Return a number.",
+    "of the batch that the policy drew. `logps` is an array [B, T], `advantages` is [B], with one number per "
+    "completion, and `mask` [B, T] is True where the policy drew the token. At the other places `logps` may hold "
+    "anything, even NaN or minus infinity. If the policy drew none of the tokens, the loss is 0.0. Return a number.",
     minutes=8,
     difficulty=2,
     solution=masked_loss,
@@ -976,7 +978,7 @@ times the mask (2)
 @ count = mask.sum()
 all tokens
 + count = mask.size
-! The sum is divided by all places of the array. Divide by the tokens that count.
+! The sum is divided by the size of the array. Divide it by the number of tokens that count.
 rows of advantage 0 left out
 + count = mask[advantages != 0].sum()
 ! The tokens of a completion with advantage 0 add nothing to the sum, but they count: the denominator is the number of
@@ -988,7 +990,7 @@ the sign
 ! The sign is wrong: the loss falls when a token with a positive advantage becomes likelier.
 no tokens
 + return -terms.sum() / count
-! Without a token that counts this divides by 0. The loss is 0.0 then.
+! If the policy drew none of the tokens, this divides by 0. Return 0.0 then.
 
 row by row
 - count = mask.sum()
@@ -1001,7 +1003,7 @@ no mask
 - count = mask.sum()
 + terms = np.nan_to_num(logps, neginf=0.0) * advantages[:, None]
 + count = logps.size
-! The tokens of the tools are in it. Only those with the mask True count.
+! Your loss includes the tokens of the tools. Only tokens whose mask is True count.
 """,
     ),
     run=_quietly,
@@ -1038,7 +1040,7 @@ def in_mlx(logps, advantages, mask):
 # over whole rows
 - count = mask.sum()
 + count = (mask.any(axis=1) * mask.shape[1]).sum()
-! Divide by the tokens that count
+! Divide it by the number of tokens that count
 """,
 )
 
@@ -1076,7 +1078,7 @@ CREDIT = Exercise(
     "25.8",
     "Credit over turns",
     "Write `credit(mask, turn_rewards, gamma)` for one completion. `mask` has 1 for each token that the policy drew "
-    "and 0 for the tokens of results; each unbroken run of ones is a turn, and `turn_rewards` has one reward for each "
+    "and 0 for the tokens of results; each unbroken run of ones is a turn, and `turn_rewards` has one reward per "
     "turn. Return a list with one number per token. A token of turn k gets the sum of `gamma**(j - k) * "
     "turn_rewards[j]` over this turn and all later ones (j = k, k + 1, and so on). A token of a result gets 0.0.",
     minutes=12,
@@ -1156,7 +1158,7 @@ class Lock:
     """A lock with a code of digits."""
 
     def reset(self, code, **row):
-        """Lock it with this code, a text of digits."""
+        """Lock it with this code, a string of digits."""
         self.code, self.tries, self.is_open = code, 0, False
 
     def try_code(self, code: str) -> str:
@@ -1221,12 +1223,12 @@ _TWO = [(1, "reset", "12"), (2, "reset", "34"), (1, "try", "12"), (2, "try", "12
 LOCK = Exercise(
     "25.9",
     "An environment",
-    "Write a class `Lock`. `reset(self, code, **row)` locks it with `code`, a text of digits; it may be called again "
-    'for the next game. `try_code(self, code: str) -> str` is the tool: it returns `"2 right"` if two digits are '
-    "right and in the right place, and so on; the lock is open once all are. A code of another length, or with "
-    "anything but digits, raises ValueError and does not count as a try. `get_reward(self)` returns 0 for a lock that "
-    "is not open. For an open lock it returns 1 if there was one try, and a tenth less for each further try, but not "
-    "less than 0.",
+    "Write a class `Lock`. `reset(self, code, **row)` locks it with `code`, a string of digits; it may be called "
+    'again for the next game. `try_code(self, code: str) -> str` is the tool: it returns `"2 right"` if two digits '
+    "are right and in the right place, and so on; the lock is open once all digits are right. A code of another "
+    "length, or with anything but digits, raises ValueError and does not count as a try. `get_reward(self)` returns "
+    "0 for a lock that is not open. For an open lock it returns 1 if there was one try, and a tenth less for each "
+    "further try, but never less than 0.",
     minutes=15,
     difficulty=2,
     solution=Lock,
@@ -1329,10 +1331,10 @@ def fewest_questions(n):
 FEWEST = Exercise(
     "25.10",
     "The best player",
-    "Write `fewest_questions(n)`. A number from 1 to `n` is hidden, each with the same chance. You guess, and the "
-    "answer is *right*, *higher* or *lower*, until the guess is right. Return the mean number of guesses of the best "
-    "player, as a float. (The right guess counts too: for n = 1 it is 1.0, and for n = 3 it is 5/3, since 2 is found "
-    "with the first guess and 1 and 3 with the second.)",
+    "Write `fewest_questions(n)`. A number from 1 to `n` is hidden, each with the same probability. You guess, and "
+    "the answer is *right*, *higher* or *lower*, until the guess is right. Return the mean number of guesses of the "
+    "best player, as a float. (The guess that hits counts too: with n = 1 you still need one guess, so the result is "
+    "1.0. With n = 3 it is 5/3, since the best player finds 2 with the first guess, and 1 and 3 with the second.)",
     minutes=10,
     difficulty=3,
     solution=fewest_questions,
@@ -1346,7 +1348,7 @@ FEWEST = Exercise(
         Mistake(
             "the logarithm",
             lambda n: math.log2(n),
-            "log2(n) counts only halvings. The right guess counts too: for n = 1 the mean is 1.",
+            "log2(n) counts only halvings. The guess that hits counts too: with n = 1 you still need one guess.",
             2,
         ),
         Mistake(
@@ -1364,7 +1366,7 @@ FEWEST = Exercise(
         Mistake(
             "without the last guess",
             lambda n: fewest_questions(n) - 1,
-            "The right guess counts too: for n = 1 it is 1.0.",
+            "The guess that hits counts too: with n = 1 you still need one guess, so the result is 1.0.",
             2,
         ),
         *slips(
@@ -1373,7 +1375,7 @@ FEWEST = Exercise(
 all together (2)
 - return totals[n] / n
 + return float(totals[n])
-! These are the guesses of all n games together. Divide by n.
+! That is the number of guesses in all n games together. Divide by n.
 """,
         ),
     ),
@@ -1429,9 +1431,9 @@ FAIR_REWARD = Exercise(
     "A reward that cannot be milked",
     'Write `fair_reward(messages, answer)`. `messages` are the turns of a completion: dicts with `"role"` '
     '(`assistant` or `tool`) and `"content"`; a turn with calls also has a list `"tool_calls"`. The reward is 0.0 '
-    "unless the last message has the role `assistant` and its content, without spaces around it, equals the text "
-    "`answer`. If it is right, the reward is 1 minus a tenth for each call *after the first* (count the calls of all "
-    "turns together), but not below 0. `messages` may be empty.",
+    "unless the last message has the role `assistant` and its content, without spaces around it, equals the string "
+    "`answer`. For a right answer the reward is 1 minus a tenth for each call *after the first* (count the calls of "
+    "all turns together), but never below 0. `messages` may be empty.",
     minutes=6,
     difficulty=1,
     solution=fair_reward,

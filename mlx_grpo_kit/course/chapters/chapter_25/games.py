@@ -14,9 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mlx_grpo_kit.assets import TINY_TOOLS
 from mlx_grpo_kit.course.recorded import folder_name, record_of
-from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
+from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer, compute_advantages
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer
 from mlx_grpo_kit.runs.record import RunRecord
 from mlx_grpo_kit.tasks import GuessTheNumber
@@ -35,6 +37,41 @@ RUNS: dict[str, Callable[[], GuessTheNumber]] = {
     "guess the number": GuessTheNumber,
     "paid for each call": partial(GuessTheNumber, reward_funcs=[calls_made]),
 }
+
+
+def turn_rewards(messages, reward):
+    """The rewards of a game's turns: `reward` for the turn that found the number, 0 for all others."""
+    paid = []
+    for message in messages:
+        if message["role"] == "assistant":
+            paid.append(0.0)
+        elif message["content"] == "right":
+            paid[-1] = reward
+    return paid
+
+
+def by_turn(credit, gamma=1.0):
+    """Advantages that compare a turn's credit with that of the same turn in the other games of its group."""
+
+    def advantages(completions, scores):
+        rewards = scores.values.sum(axis=1)
+        worth = np.zeros((len(rewards), completions.lengths.max()))  # [games, tokens]
+        turn = np.zeros(worth.shape, int)  # 1, 2, ...; 0 for a result, and for a token that gets no advantage
+        for game, mask in enumerate(completions.token_mask):
+            mask, reward = np.array(mask, int), rewards[game]
+            paid = turn_rewards(completions.conversations[game].messages, reward)
+            of_token = mask * np.cumsum(np.diff(mask, prepend=0) == 1)
+            last = paid.index(reward) + 1 if reward else len(paid)  # after a right guess nothing is left to decide
+            turn[game, : len(mask)] = np.where(of_token <= last, of_token, 0)
+            worth[game, : len(mask)] = credit(mask.tolist(), paid, gamma)
+        compared = np.zeros(worth.shape)
+        for number in range(1, turn.max() + 1):
+            here = turn == number
+            of_turn = [row[at][0] if at.any() else None for row, at in zip(worth, here, strict=True)]
+            compared += here * np.array(compute_advantages(of_turn, completions.num_generations))[:, None]
+        return rewards, compared
+
+    return advantages
 
 
 def play(name: str, steps: int = STEPS, seed: int = 0, watch: Callable[..., Any] = iter) -> RunRecord:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from html import escape
 from itertools import groupby
 
 from mlx_grpo_kit.viz.chart import Chart
-from mlx_grpo_kit.viz.style import BLUE, COLORS, GREY, ORANGE
+from mlx_grpo_kit.viz.style import BLUE, COLORS, GREY, INK, ORANGE
 
-WIDTH, CHARACTER, ROW = 1000, 8.6, 44  # pixels: of the picture, of a character, of a line of tokens
+WIDTH, CHARACTER, ROW = 720, 8.6, 44  # pixels: of the picture, of a character, of a line of tokens
+IN_BOX = (  # boxes are light in both themes, so their words are dark in both
+    f'<text x="{{:.1f}}" y="{{:.1f}}" font-size="14" xml:space="preserve" fill="{INK}" '
+    'font-family="DejaVu Sans Mono, ui-monospace, monospace">{}</text>'
+)
+TALLEST = 17  # pixels: of a bar under a token
 LIGHT = {BLUE: "#d7e4fb", ORANGE: "#fde3c4", GREY: "#ececee"}
 SHADES = ("#f3f6fd", "#d7e4fb", "#b4cdf8", "#8db2f5")  # shades of blue, from 0 to the largest value
 
@@ -19,19 +25,22 @@ def draw_turns(
     mask: Sequence[bool],
     *,
     values: Sequence[float] | None = None,
+    bars: Sequence[float] | None = None,
     title: str = "",
 ) -> tuple[Chart, str]:
-    """(chart, words): the tokens of a prompt and of a completion, with numbers under the completion's tokens.
+    """(chart, words): the tokens of a prompt and of a completion, with numbers or bars under them.
 
     Args:
         prompt: the prompt's tokens as texts
         tokens: [T], the completion's tokens as texts
         mask: [T], True for the tokens that the policy drew
         values: [T], the numbers to show, once per run of equal values; by default the mask
+        bars: [length of the prompt + T], the heights of bars to show instead of numbers
     """
     numbers = [*map(int, mask)] if values is None else values
     most = max(map(abs, numbers), default=0) or 1
-    chart = Chart(WIDTH, 66 + ROW * (_lines([*prompt, *tokens])))
+    places = _places([*prompt, *tokens], [None] * len(prompt) + [*mask])
+    chart = Chart(WIDTH, 66 + ROW * (places[-1][1] + 1))
     chart.text(14, 22, title, size=15)
     x = 14.0
     for words, color in (("the prompt", GREY), ("drawn by the policy", BLUE), ("a tool's result", ORANGE)):
@@ -43,21 +52,28 @@ def draw_turns(
         (text, BLUE if drawn else ORANGE, number) for text, drawn, number in zip(tokens, mask, numbers, strict=True)
     ]
     said = None  # the value under the previous token: equal values are written once
-    for (left, line), (text, color, number) in zip(_places([text for text, *_ in pieces]), pieces, strict=True):
+    for index, ((left, line), (text, color, number)) in enumerate(zip(places, pieces, strict=True)):
         top, shown = 58 + ROW * line, visible(text)
         fill = LIGHT[color]
         if values is not None and color == BLUE:
             fill = SHADES[round(3 * min(abs(number) / most, 1))]
         chart.bar(left, top, CHARACTER * len(shown) + 3, 22, fill)
-        chart.digits(left + 1.5, top + 16, [(shown, "ink")], size=14)
-        if values is None and number is not None:
+        chart.draw([IN_BOX.format(left + 1.5, top + 16, escape(shown))])
+        if bars is not None:
+            high = TALLEST * bars[index] / max(bars)
+            chart.bar(left, top + 24, CHARACTER * len(shown) + 3, high, color)
+        elif values is None and number is not None:
             chart.text(left + 1.5, top + 34, f"{number:g}", size=10.5, color="soft")
         elif values is not None:
             value = number if color == BLUE else None
             if value is not None and value != said:
                 chart.text(left + 1.5, top + 34, f"{value:.2g}", size=10.5, color="soft")
             said = value
-    return chart, f"{title}. " + _told(tokens, mask, numbers, values is not None)
+    told = _told(tokens, mask, numbers, values is not None)
+    if bars is not None:
+        tallest = sorted(range(len(bars)), key=bars.__getitem__)[-3:][::-1]
+        told += " The tallest bars: " + ", ".join(f"{bars[i]:.2g} under {pieces[i][0]!r}" for i in tallest) + "."
+    return chart, f"{title}. {told}"
 
 
 def visible(text: str) -> str:
@@ -100,22 +116,16 @@ def draw_runs(
     return chart, f"{title}, {name} over {steps} steps. {'; '.join(words)}."
 
 
-def _places(texts: Sequence[str]) -> list[tuple[float, int]]:
-    """(left edge, line) of each token: a new line after a line break, and where a line is full."""
+def _places(texts: Sequence[str], authors: Sequence[bool | None]) -> list[tuple[float, int]]:
+    """(left edge, line) of each token: a new line where the author changes, and where a line is full."""
     places, x, line = [], 14.0, 0
-    for text in texts:
+    for index, text in enumerate(texts):
         wide = CHARACTER * len(visible(text)) + 7
-        if x + wide > WIDTH - 10:
+        if index and (x + wide > WIDTH - 10 or authors[index] != authors[index - 1]):
             x, line = 14.0, line + 1
         places.append((x, line))
         x += wide
-        if text.endswith("\n"):
-            x, line = 14.0, line + 1
     return places
-
-
-def _lines(texts: Sequence[str]) -> int:
-    return _places(texts)[-1][1] + 1 if texts else 1
 
 
 def _told(tokens: Sequence[str], mask: Sequence[bool], numbers: Sequence[float], with_values: bool) -> str:
