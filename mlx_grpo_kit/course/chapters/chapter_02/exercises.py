@@ -900,7 +900,7 @@ leaves are reset too (3)
 minus like plus
 - return self.combine("-", self.data - other.data, other)
 + return self.combine("+", self.data - other.data, other)
-! The difference has the slopes of a sum: when the right number grows, the difference gets smaller.
+! Your difference has the slopes of a sum. But when the right number grows, the difference gets smaller.
 """,
     ),
     explain="That is micrograd, and with more operations it is the kit's `Value`.",

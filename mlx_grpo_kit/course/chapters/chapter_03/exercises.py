@@ -466,7 +466,7 @@ def _use_mlp(make, nin, nouts, inputs):
         return Told("a network that has lost its numbers after zero_grad()")
     return {
         "score": score.data,
-        "length of the gradient": length,
+        "norm of the gradient": length,
         "parameters": _about_parameters(model, wanted),
         "grads other than 0 after zero_grad()": sum(p.grad != 0 for p in wanted),
         **({} if returned is None else {"zero_grad() gave": returned}),
@@ -702,7 +702,7 @@ def _three_steps(function, build, learning_rate):
     if after == before:
         has_grads = any(p.grad for p in model.parameters())
         return Told(f"losses, but no parameter has moved ({'the' if has_grads else 'no'} gradients are there)")
-    return {"losses": losses, "length of all parameters": math.hypot(*after)}
+    return {"losses": losses, "norm of all parameters": math.hypot(*after)}
 
 
 STEP = Exercise(
@@ -749,7 +749,8 @@ the data a Value (2)
 
 no step (3)
 - loss.backward()
-! All gradients are 0 at the update. Do you call `backward()`, and no `zero_grad()` between it and the update?
+! All gradients are 0 at the update. Do you call `backward()`? And is there a `zero_grad()` between that call and the
+! update?
 
 @ return loss.data
 returns a Value

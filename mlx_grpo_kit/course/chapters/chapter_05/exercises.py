@@ -675,7 +675,7 @@ turned around
 ! The sign is wrong: the loss falls when the right logit rises, so its gradient is negative, p - 1.
 the right answers alone
 + return (np.arange(slope.shape[1]) == targets[:, None]) * slope / len(targets)
-! The right answers have the right gradient. The other logits have a gradient too, their p, which pushes them down.
+! The right answers have the right gradient. The other logits have a gradient too: their p, which pushes them down.
 
 @ slope[np.arange(len(targets)), targets] -= 1
 right answer forgotten (2)

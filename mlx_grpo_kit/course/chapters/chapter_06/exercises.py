@@ -652,7 +652,7 @@ not summed (2)
 @ measured = (f(x + h * direction) - f(x - h * direction)) / (2 * h)
 unit length (2)
 + measured = (f(x + h * direction) - f(x - h * direction)) / (2 * h) / np.linalg.norm(direction)
-! You measured the second slope per unit of length, but not the first. Do not change the length of the direction.
+! You measured the second slope per unit of length, but not the first. Do not change the norm of the direction.
 step without direction (2)
 + measured = (f(x + h) - f(x - h)) / (2 * h)
 ! The second slope moves all elements up. Move them along the direction: x + h * direction.
@@ -669,7 +669,7 @@ one side (2)
 both of unit length (2)
   """(from the gradient, from f): the slope of f at x along a direction."""
 + direction = direction / np.linalg.norm(direction)
-! Both slopes are per unit of length. Do not change the length of the direction.
+! Both slopes are per unit of length. Do not change the norm of the direction.
 signs alone (2)
 - claimed = np.sum(gradient * direction)
 - measured = (f(x + h * direction) - f(x - h * direction)) / (2 * h)
@@ -744,7 +744,7 @@ CULPRITS = Exercise(
     "Find the culprits",
     "Write `culprits(differs, numbers)`. `numbers` is a list of element numbers, and `differs(part)` is True if "
     "the list `part` contains at least one wrong element. Each call costs two runs of the function. Return the "
-    "list of all wrong numbers, with at most 100 calls for 1,000 numbers: halve.",
+    "list of all wrong numbers. Work by halving: for 1,000 numbers, 100 calls are the limit.",
     minutes=8,
     difficulty=3,
     solution=culprits,
