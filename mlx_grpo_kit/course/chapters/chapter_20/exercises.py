@@ -93,11 +93,11 @@ def right_at_first(config, params, prompts, completions, temperature):
 SCORES = Exercise(
     "20.1",
     "A witness for the scorer",
-    "Write `scores_are_right(score)`, a test. `score(config, params, prompts, completions, temperature)` is a "
+    "Write a test, `scores_are_right(score)`. `score(config, params, prompts, completions, temperature)` is a "
     "function like `loop.score`: it returns log-probabilities [B, T]. `frozen_batch()` gives six sampled answers, "
-    "and `logps`, the sampler's log-probability of each token when it was drawn. Return True for a scorer that "
-    "agrees to about 0.001, and False for any other. Only the positions of `is_token` count: after the end token a "
-    "scorer may return anything.",
+    "and in `logps` the log-probability with which the sampler drew each token. Return True for a scorer that agrees "
+    "to about 0.001, and False for any other. Only the positions of `is_token` count: after the end token a scorer "
+    "may return anything.",
     minutes=10,
     difficulty=2,
     solution=scores_are_right,
@@ -945,17 +945,17 @@ HONEST = Exercise(
     "20.7",
     "Attack the reward",
     "Write `reward_is_honest(reward)`. `reward(problem, text)` should be 1 if `text` is the right sum, and 0 for "
-    "anything else. `Addition.problem(27, 38)` makes a problem whose `answer` is the text '65'. Think of texts for "
-    "which a lazy policy could get a reward without adding, try them all, and return True or False. (Leading zeros, "
-    "as in '065', are a matter of taste: do not test them.)",
+    "anything else. `Addition.problem(27, 38)` makes a problem whose `answer` is the string '65'. Think of strings "
+    "for which a lazy policy could get a reward without adding, try them all, and return True or False. (Leading "
+    "zeros, as in '065', are a matter of taste: do not test them.)",
     minutes=10,
     difficulty=1,
     solution=reward_is_honest,
     hints=(
         "First check that the right answer gets 1. Then check a list of texts that have to get 0.",
-        "What does `text in answer` return for an empty text? What does `answer in text` return for a text with all "
-        "numbers?",
-        "Try the empty text, only the first digit, the answer with something before or after it, neighbours of the "
+        "What does `text in answer` return for an empty string? What does `answer in text` return for a text with "
+        "all numbers?",
+        "Try the empty string, only the first digit, the answer with something before or after it, neighbours of the "
         "answer, and an unrelated number. And try more than one problem.",
     ),
     run=_verdict,

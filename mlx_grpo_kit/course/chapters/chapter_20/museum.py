@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from mlx_grpo_kit.course.chapters.chapter_20 import loop
-from mlx_grpo_kit.course.chapters.chapter_20.loop import Functions
+from mlx_grpo_kit.course.chapters.chapter_20.loop import LEARNING_RATE, Functions
 from mlx_grpo_kit.course.slips import edited, patched
 from mlx_grpo_kit.runs.record import RunRecord
 
@@ -324,6 +324,7 @@ def stored_record(run: str) -> RunRecord:
     record = RunRecord(f"Mystery: {run}", len(groups))
     for metrics, kept in zip(as_steps(stored_curves()[run]), groups, strict=True):
         known = {name: math.nan if value is None else value for name, value in metrics.items() if name != "step"}
+        known["learning_rate"] = LEARNING_RATE
         completions = [
             SimpleNamespace(group=group, prompt=prompt, completion=text, reward=reward, advantage=advantage)
             for group, (prompt, *columns) in enumerate(kept)

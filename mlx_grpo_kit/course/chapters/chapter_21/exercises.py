@@ -33,7 +33,7 @@ BYTES = Exercise(
     "Bytes by hand",
     "A model has 600 million parameters and a vocabulary of 150,000 tokens. A number in float32 has 4 bytes, a "
     "number in bfloat16 has 2, and 1 GB is 10^9 bytes. Give four numbers in GB, as a tuple `(a, b, c, d)`: (a) the "
-    "parameters in float32; (b) everything that training with AdamW keeps in float32, which is the parameters, their "
+    "parameters in float32; (b) everything that training with AdamW keeps in float32: the parameters, their "
     "gradients and the optimizer's two moments; (c) the same, if the forward and backward pass work on a copy of the "
     "parameters in bfloat16, in addition to everything in (b); and (d) one table of logits in float32, for 8 "
     "completions of 250 tokens.",
@@ -174,13 +174,12 @@ CHAIN = Exercise(
     "21.2",
     "A chain that forgets",
     "A chain of blocks computes `x = block(x, *weights[0])`, then `x = block(x, *weights[1])`, and so on; `weights` "
-    "is a list that contains a list of arrays for each block. Write `checkpointed_vjp(block, weights, x, "
-    "gradient_of)`, where `gradient_of(end)` returns the gradient of the chain's output. Return a tuple: the "
-    "gradient of `x`, and a list that contains, for each block, the list of the gradients of its arrays. In the "
-    "forward pass, keep each block's *input* and nothing else. In the backward pass, start with the last block and "
-    "compute it once more: `_, grads = mx.vjp(function, inputs, [gradient of the output])` runs a function on a list "
-    "of arrays and goes back through it. The inner values of two blocks must never exist at the same time, so "
-    "evaluate after each block.",
+    "contains one list of arrays per block. Write `checkpointed_vjp(block, weights, x, gradient_of)`, where "
+    "`gradient_of(end)` returns the gradient of the chain's output. Return a tuple: the gradient of `x`, and a list "
+    "that contains, per block, the list of the gradients of its arrays. In the forward pass, keep each block's "
+    "*input* and nothing else. In the backward pass, start with the last block and compute it once more: `_, grads = "
+    "mx.vjp(function, inputs, [gradient of the output])` runs a function on a list of arrays and goes back through "
+    "it. The inner values of two blocks must never exist at the same time, so evaluate after each block.",
     minutes=15,
     difficulty=3,
     solution=checkpointed_vjp,
@@ -359,9 +358,9 @@ MASTERS = Exercise(
     "21.3",
     "Masters",
     "Write `mixed_step(masters, gradients_of, lr)`. `masters` is a dictionary of parameters in float32. "
-    "`gradients_of(params)` computes the gradients at `params`, a dictionary of arrays, in the dtype of `params`; it "
-    "has to work in bfloat16. Return the new masters, a new dictionary in float32. Each parameter moves against its "
-    "gradient: value - lr * gradient.",
+    "`gradients_of(params)` computes the gradients at `params`, a dictionary of arrays, in the dtype of `params`; "
+    "give it a copy of the masters in bfloat16. Return the new masters, a new dictionary in float32. Each parameter "
+    "moves against its gradient: value - lr * gradient.",
     minutes=8,
     difficulty=2,
     solution=mixed_step,
@@ -512,12 +511,12 @@ def _all_at_once(token_losses, params, micro_batches):
 ACCUMULATE = Exercise(
     "21.4",
     "Two micro-batches, one gradient",
-    "Write `accumulate(token_losses, params, micro_batches)`. Each of `micro_batches` is a pair `(x, mask)`. "
-    "`token_losses(params, x)` returns the loss of each token of x, [rows, tokens]; `mask` is true for the tokens "
-    "that count. Return a tuple: the loss, which is the mean over *all* counting tokens of *all* micro-batches, and "
-    "its gradients, a dictionary with the names of `params`. Only one micro-batch may go through `token_losses` at a "
-    "time; evaluate after each. The micro-batches differ in rows, in length, and in the number of counting tokens, "
-    "which may be 0 in one of them.",
+    "Write `accumulate(token_losses, params, micro_batches)`. Each micro-batch is a pair `(x, mask)`. "
+    "`token_losses(params, x)` returns the loss of each token of x, [rows, tokens], and `mask` is true for the "
+    "tokens that count. Return a tuple: the loss, which is the mean over *all* counting tokens of *all* "
+    "micro-batches, and its gradients, a dictionary with the names of `params`. Only one micro-batch may go through "
+    "`token_losses` at a time; evaluate after each. The micro-batches differ in rows, in length, and in the number "
+    "of counting tokens, which may be 0 in one of them.",
     minutes=12,
     difficulty=2,
     solution=accumulate,
@@ -568,7 +567,7 @@ weighted by rows
 @ return (token_losses(params, x) * mask).sum() / num_tokens
 summed (2)
 + return (token_losses(params, x) * mask).sum()
-! That is the sum over all tokens, not their mean: with twice as many tokens, a step would be twice as long.
+! That is the sum over all tokens, not their mean: with twice as many tokens, the gradient would be twice as large.
 means summed
 + return (token_losses(params, x) * mask).sum() / mask.sum()
 ! Each micro-batch was divided by its own number of tokens, and the means were added: the loss grows with the number of
@@ -1088,8 +1087,8 @@ def _draw_mixed(rng):
 MERGE = Exercise(
     "21.8",
     "Merge adapters into the weights",
-    "Write `merge(params, lora, scale)`. `params` is a dictionary of all parameters of a model. `lora` contains two "
-    'arrays for each of some matrices: for "layers.0.mlp.up_proj.weight" [out, in] these are '
+    "Write `merge(params, lora, scale)`. `params` is a dictionary of all parameters of a model. For some of the "
+    'matrices `lora` contains two arrays. For "layers.0.mlp.up_proj.weight" [out, in] these are '
     '"layers.0.mlp.up_proj.lora_a" [in, rank] and "layers.0.mlp.up_proj.lora_b" [rank, out]. Return a new dictionary '
     "with all names of `params`, in which every matrix with such a pair is replaced by `weight + scale * (a @ b).T`. "
     "Do not change the inputs.",
@@ -1228,7 +1227,7 @@ def _ring_arrays(rng, size, length):
 RING = Exercise(
     "21.9",
     "A ring",
-    "Each of `size` processes has its own array, all of one length, and each needs the sum of all arrays. The "
+    "Each of `size` processes has its own array, all of the same length, and needs the sum of all arrays. The "
     "processes form a ring and can do two things: `send(part)` sends an array to the next process (from the last to "
     "the first), and `receive()` waits for an array from the previous process. Write `ring_sum(array, rank, size, "
     "send, receive)`, the program that each process runs; `rank` is its number, counted from 0. Return the sum. Cut "
@@ -1482,8 +1481,8 @@ BUDGET = Exercise(
     "Qwen3-8B has 8 billion parameters. A run has 450 steps of 64 prompts with 16 completions of 1,000 tokens "
     "(ignore the prompts' own tokens). Each of 8 machines does 10^14 operations per second. Give four numbers, as a "
     "tuple `(a, b, c, d)`: (a) the millions of tokens that are sampled in the whole run; (b) the hours that learning "
-    "takes in the whole run, when all machines work at the same time; (c) the seconds that a step needs at least to "
-    "*sample* its completions, if every new token reads all parameters once, in bfloat16, at 2 * 10^12 bytes per "
+    "takes in the whole run, with all machines working at the same time; (c) the seconds that a step needs at least "
+    "to *sample* its completions, if every new token reads all parameters once, in bfloat16, at 2 * 10^12 bytes per "
     "second, and a machine samples all its rows in parallel; and (d) the seconds of learning per step. Do not round.",
     minutes=10,
     difficulty=2,

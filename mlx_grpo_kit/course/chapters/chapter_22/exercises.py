@@ -592,7 +592,7 @@ KEPT = Exercise(
     "Which copy is still the old policy?",
     "One of these lines stores something in `kept`, then a step is taken, and then you look at `kept`. After which "
     "lines does it still contain the weights from **before** the step? Answer with the letters, in alphabetical "
-    'order, as a text such as `"ACG"`. In A to E, `model` is a torch module on the CPU and the step is '
+    'order, as a string such as `"ACG"`. In A to E, `model` is a torch module on the CPU and the step is '
     "`optimizer.step()`. In F to H, `params` is a dictionary of MLX arrays.\n\nA: `kept = model.state_dict()`.  B: "
     "`kept = copy.deepcopy(model.state_dict())`.  C: `kept = {name: p.detach() for name, p in "
     "model.named_parameters()}`.  D: `kept = {name: p.detach().clone() for name, p in model.named_parameters()}`.  "
@@ -656,7 +656,7 @@ only the copies (3)
 
 
 def relative_difference(grads, others):
-    """The length of the difference of two gradients, divided by the length of the first."""
+    """The norm of the difference of two gradients, divided by the norm of the first."""
     difference = sum(float(((np.asarray(grads[name]) - np.asarray(others[name])) ** 2).sum()) for name in grads)
     length = sum(float((np.asarray(grads[name]) ** 2).sum()) for name in grads)
     return difference**0.5 / length**0.5
@@ -679,15 +679,15 @@ DIFFERENCE = Exercise(
     "22.5",
     "How far apart are two gradients?",
     "Write `relative_difference(grads, others)` for two dictionaries of NumPy arrays with the same names, in any "
-    "order. All numbers of a dictionary form one long vector. Return the length of the difference of the two vectors "
-    "divided by the length of the first vector, as a Python float. The length of a vector is the square root of its "
+    "order. All numbers of a dictionary form one long vector. Return the norm of the difference of the two vectors "
+    "divided by the norm of the first, as a Python float. The norm (or length) of a vector is the square root of its "
     "sum of squares.",
     minutes=6,
     difficulty=1,
     solution=relative_difference,
     hints=(
         "First add the squares over all arrays, and take the root once, at the end.",
-        "`sum(((grads[name] - others[name]) ** 2).sum() for name in grads)` is the square of the length of the "
+        "`sum(((grads[name] - others[name]) ** 2).sum() for name in grads)` is the square of the norm of the "
         "difference.",
     ),
     cases=(
@@ -707,12 +707,12 @@ no root
 ! That is the square of the result: 1e-6 would look like 1e-12.
 absolute
 + return difference**0.5
-! That is the length of the difference. Whether it is small depends on the length of the gradient.
+! That is the norm of the difference. Whether this norm is small depends on the norm of the gradient.
 
 divided by the second (2)
 - length = sum(float((np.asarray(grads[name]) ** 2).sum()) for name in grads)
 + length = sum(float((np.asarray(others[name]) ** 2).sum()) for name in grads)
-! Divide by the length of the *first* gradient.
+! Divide by the norm of the *first* gradient.
 lengths subtracted (2)
 - difference = sum(float(((np.asarray(grads[name]) - np.asarray(others[name])) ** 2).sum()) for name in grads)
 + difference = sum(float((np.asarray(grads[name]) ** 2 - np.asarray(others[name]) ** 2).sum()) for name in grads)
@@ -779,10 +779,10 @@ def _outcomes(function, plan):
 POISON = Exercise(
     "22.6",
     "Poison",
-    "Write `outcomes(operations)`: the outcomes of a list of functions without arguments that a backend calls in "
-    'order. Return a list with a pair for each function: `("done", value)` with its return value; `("failed", '
-    'message)` for the first function that raises, with `message = str(error)`; and `("refused", message)`, with the '
-    "message of the failed function, for **all** functions after it, which are not called any more.",
+    "Write `outcomes(operations)`. `operations` is a list of functions without arguments, which a backend calls in "
+    'order. Return a list with one pair per function: `("done", value)` with its return value; `("failed", message)` '
+    'for the first function that raises, with `message = str(error)`; and `("refused", message)`, with the message '
+    "of the failed function, for **all** functions after it, which are not called any more.",
     minutes=8,
     difficulty=1,
     solution=outcomes,
@@ -887,14 +887,12 @@ ORDER = Exercise(
     "22.7",
     "An order that loses nothing",
     "A checkpoint of step 100 exists, and you want to replace it with another one of step 100. The machine may lose "
-    "power after any of these five actions, or in the middle of one. In which order do you have to do them, so that "
-    "at every moment there is a whole checkpoint, and a folder called `step_0100` is always whole? Answer with the "
-    'five letters, such as `"ABCDE"`.\n'
-    "\n"
-    "A: give the new folder the name `step_0100` (the same action moves the old one aside).  B: write the weights and "
-    "the optimizer's state into a new folder next to the old one.  C: wait until everything in the new folder is on "
-    "the disk (`fsync`).  D: write `metadata.json`, with the hash of every file, into the new folder.  E: delete the "
-    "old folder.",
+    "power after any of these five actions, or in the middle of one. In which order do you have to take the actions, "
+    "so that there is a whole checkpoint at every moment, and any folder called `step_0100` is whole? Answer with "
+    'the five letters, such as `"ABCDE"`.\n\nA: give the new folder the name `step_0100` (the same action moves the '
+    "old one aside).  B: write the weights and the optimizer's state into a new folder next to the old one.  C: wait "
+    "until everything in the new folder is on the disk (`fsync`).  D: write `metadata.json`, with the hash of every "
+    "file, into the new folder.  E: delete the old folder.",
     minutes=5,
     difficulty=2,
     solution="BDCAE",
@@ -1010,9 +1008,9 @@ def _look(function, checkpoints):
 WHOLE = Exercise(
     "22.8",
     "The newest whole checkpoint",
-    "Write `newest_whole(folder)` for a `Path`. It contains checkpoints: folders called `step_0100`, which is "
-    '`step_` and the number. A checkpoint\'s `metadata.json` contains `{"files": {name: {"size": ..., "sha256": '
-    "...}, ...}}`. The checkpoint is **whole** if every listed file exists and has its hash: "
+    "Write `newest_whole(folder)`. `folder` is a `Path` to a folder of checkpoints, which are folders themselves, "
+    'called `step_` and a number, such as `step_0100`. A checkpoint\'s `metadata.json` contains `{"files": {name: '
+    '{"size": ..., "sha256": ...}, ...}}`. The checkpoint is **whole** if every listed file exists and has its hash: '
     "`hashlib.sha256(path.read_bytes()).hexdigest()`. Return the name of the whole checkpoint with the highest step, "
     "or None if there is none. Skip a checkpoint if its metadata is missing, cannot be read or has no `files`. Skip "
     "anything with another name (`step_0100.tmp`).",
@@ -1022,7 +1020,7 @@ WHOLE = Exercise(
     hints=(
         "First find the folders and their numbers. Then go through them from the highest number down, and return the "
         "first whole one.",
-        "Sorted as texts, `step_9999` comes after `step_10000`. Sort by `int(name.removeprefix('step_'))`.",
+        "Sorted as strings, `step_9999` comes after `step_10000`. Sort by `int(name.removeprefix('step_'))`.",
         "Whatever is wrong with a checkpoint, a missing file (`OSError`), broken JSON (`ValueError`), no `files` "
         "(`KeyError`), the consequence is the same: skip it. One `try` around everything is enough.",
     ),
@@ -1047,7 +1045,7 @@ WHOLE = Exercise(
 @ for step in sorted(steps, reverse=True):
 sorted as text (2)
 + for step in sorted(steps, key=str, reverse=True):
-! The steps are compared as texts, in which 9999 comes after 10000. Compare numbers.
+! The steps are compared as strings, in which 9999 comes after 10000. Compare numbers.
 the oldest
 + for step in sorted(steps):
 ! That is the oldest checkpoint.
@@ -1157,7 +1155,7 @@ ASYNC = Exercise(
     "0) and writes one batch after the other. A learner needs `learn` seconds for an update and does one update "
     "after the other. Update k needs batch k to be written. The writer may start batch k only when `k - max_lag` "
     "updates are done, so that its weights are at most `max_lag` updates old. Both start as early as they can, from "
-    "time 0. Return a list with four moments for each batch: (write start, write end, learn start, learn end).",
+    "time 0. Return a list with four moments per batch: (write start, write end, learn start, learn end).",
     minutes=12,
     difficulty=3,
     solution=async_times,

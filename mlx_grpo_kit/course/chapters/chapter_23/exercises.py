@@ -55,7 +55,7 @@ def _any_chat(rng):
 CHAT_TEXT = Exercise(
     "23.1",
     "A chat is one text",
-    "Write `chat_text(messages, thinking)`. It returns the text that the model continues. `messages` is a list of "
+    "Write `chat_text(messages, thinking)`, which returns the text that the model continues. `messages` is a list of "
     'dictionaries with "role" and "content". Each message becomes `<|im_start|>`, its role, a line break, its '
     "content, `<|im_end|>`, a line break. After the last message, open the assistant's turn: `<|im_start|>assistant` "
     "and a line break. If `thinking` is False, add an empty thought: `<think>`, two line breaks, `</think>`, two "
@@ -65,7 +65,8 @@ CHAT_TEXT = Exercise(
     solution=chat_text,
     run=exactly,
     hints=(
-        "Begin with an empty text and add to it, message by message. Leave the contents as they are, including blanks.",
+        "Begin with an empty string and add to it, message by message. Leave the contents as they are, including "
+        "blanks.",
         'Print `repr(tokenizer.render([{"role": "user", "content": "Hi"}], enable_thinking=False))` and compare '
         "character by character. Line breaks are the easiest to miss.",
     ),
@@ -211,7 +212,7 @@ the end kept
 the last end
 - for place, token in enumerate(ids):
 + for place, token in reversed([*enumerate(ids)]):
-! That is the *last* end token.
+! Your function cuts at the *last* end token. Cut at the first one.
 """,
     ),
     also_right=r"""
@@ -343,7 +344,7 @@ thoughts count
 the whole rest (3)
 - return text.strip().rpartition("\n")[2].strip()
 + return text.strip()
-! Without tags, the answer is the last line, not all of them.
+! Without tags, the answer is the last line alone.
 """,
     ),
     also_right=r"""
@@ -407,10 +408,10 @@ def _any_numbers(rng):
 SAME_NUMBER = Exercise(
     "23.4",
     "1,000 is 1000.0",
-    "Write `same_number(said, right)` for two texts. Return True if both are numbers and the numbers are equal. Here "
-    "a number is an optional minus, digits `0` to `9`, and optionally a point with more digits after it. There may "
-    "be commas before the point; then one to three digits come before the first comma, and exactly three after each. "
-    "Nothing else is a number. Compare exactly, and do not execute anything that a model wrote.",
+    "Write `same_number(said, right)` for two strings. Return True if both are numbers and the numbers are equal. "
+    "Here a number is an optional minus, digits `0` to `9`, and optionally a point with more digits after it. There "
+    "may be commas before the point; then one to three digits come before the first comma, and exactly three after "
+    "each. Nothing else is a number. Compare exactly, and do not execute anything that a model wrote.",
     minutes=12,
     difficulty=2,
     solution=same_number,
@@ -476,7 +477,7 @@ as floats (2)
 ! `float` accepts more than digits (`1e3`, `nan`, `4_6`, blanks) and loses digits after the sixteenth.
 as texts (2)
 + numbers.append(text.replace(",", ""))
-! `72.50` and `72.5` are different texts, but the same number.
+! `72.50` and `72.5` are different strings, but the same number.
 evaluated
 + try:
 +     numbers.append(eval(text.replace(",", ""), {"__builtins__": {}}))

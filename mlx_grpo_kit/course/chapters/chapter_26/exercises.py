@@ -12,7 +12,7 @@ from mlx_grpo_kit.course.slips import slips
 
 
 def gold_answer(answer):
-    """The number at the end of a GSM8K answer, as a text without commas, or None."""
+    """The number at the end of a GSM8K answer, as a string without commas, or None."""
     if "####" not in answer:
         return None
     return answer.rpartition("####")[2].strip().replace(",", "")
@@ -27,8 +27,8 @@ GOLD_ANSWER = Exercise(
     "26.1",
     "The answer in a row",
     "Write `gold_answer(answer)`. `answer` is the answer of a row in GSM8K's form: a calculation in words, and the "
-    "number after the last `####`. Return that number as a text without blanks around it and without commas, or None "
-    "if there is no `####`.",
+    "number after the last `####`. Return that number as a string without blanks around it and without commas, or "
+    "None if there is no `####`.",
     minutes=5,
     difficulty=1,
     solution=gold_answer,
@@ -355,10 +355,10 @@ LEAKED = Exercise(
     "Exam questions in the training data",
     "Write `leaked(exam, training, n)` for two lists of texts. The words of a text are its runs of letters a to z "
     'and digits, in lower case: `re.findall("[a-z0-9]+", text.lower())`. A question of the exam is **leaked** if n '
-    "consecutive words of it also occur consecutively, in the same order, in one training text. If a question has "
-    "fewer than n words, use all of its words instead of n. A question without words is not leaked. Return the list "
-    "of the positions, counted from 0, of the leaked questions. Both lists may be long: go through each of them a "
-    "few times, and do not compare all pairs.",
+    "consecutive words of the question also occur consecutively, in the same order, in one training text. If a "
+    "question has fewer than n words, use all of its words instead of n. A question without words is not leaked. "
+    "Return the list of the positions, counted from 0, of the leaked questions. Both lists may be long: go through "
+    "each of them a few times, and do not compare all pairs.",
     minutes=12,
     difficulty=2,
     solution=leaked,
