@@ -112,7 +112,7 @@ def test_the_text_describes_the_stored_runs_that_reuse_batches():
     draw, update = map(float, re.search(r"a draw takes (.*) s and an update (.*) s", shown).groups())
     assert f"$D$ is {draw:.3f} s and $U$ is {update:.3f} s" in told
     assert f"{(draw + 2 * update) / (draw + update):.1f} times as long" in told
-    assert draw < update, "here a draw does not take longer than an update"
+    assert 0.7 < draw / update < 1.3, "here the two take about the same time"
 
 
 # The exercises.
