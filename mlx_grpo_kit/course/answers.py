@@ -164,14 +164,15 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return whole
 
 
-def source_of(answer: Any) -> tuple[str, str]:
+def source_of(answer: Any, module: str = "") -> tuple[str, str]:
     """(name, source) of an answer: a function or class with everything that it needs, or a plain value.
 
-    Raises NotKeptError if the source cannot be found, or needs a value of the notebook that is not plain.
+    What it needs from `module` is copied, not imported. Raises NotKeptError if the source cannot be found, or needs a
+    value of the notebook that is not plain.
     """
     if not callable(answer):
         return "answer", f"answer = {_literal('answer', answer)}\n"
-    parts = _Parts()
+    parts = _Parts(module)
     name = parts.add(answer)
     return name, parts.source()
 
@@ -179,7 +180,8 @@ def source_of(answer: Any) -> tuple[str, str]:
 class _Parts:
     """Imports, plain values and definitions that an answer needs, each once, in an order that can be executed."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: str = "") -> None:
+        self._module = module
         self._imports: dict[str, None] = {}
         self._definitions: dict[str, str] = {}
         self._seen: set[str] = set()
@@ -208,7 +210,7 @@ class _Parts:
             plain = f"import {value.__name__}" if name == value.__name__ else f"import {value.__name__} as {name}"
             nested = f"from {value.__name__.rpartition('.')[0]} import {end}"
             self._imports[nested if "." in value.__name__ and name == end else plain] = None
-        elif isinstance(home, str) and home.startswith("your_answer_"):
+        elif isinstance(home, str) and (home.startswith("your_answer_") or home == self._module):
             self.add(value)
         elif isinstance(home, str) and _is_importable(home, value):
             real = value.__name__
@@ -321,26 +323,26 @@ def _names_a_value(node: ast.stmt) -> bool:
     return False
 
 
-def as_one_file(answers: Mapping[str, Kept], titles: Mapping[str, str]) -> str:
-    """All answers as one readable Python file: imports first, then exercise by exercise.
+def as_one_file(answers: Mapping[str, Kept], titles: Mapping[str, str]) -> tuple[str, dict[str, dict[str, str]]]:
+    """All answers as one readable Python file, imports first, then exercise by exercise; and the names that changed.
 
     A helper that several exercises share occurs once. If two exercises use one name for different things, the later
-    name gets the number of its exercise.
+    name gets the number of its exercise: {"24.5": {"sample": "sample_24_5"}}.
     """
+    names: dict[str, dict[str, str]] = {}
     imports: dict[str, None] = {}
     parts: list[str] = []
     known: dict[str, str] = {}
     for id in sorted(answers, key=lambda id: [int(part) for part in id.split(".")]):
         lines = answers[id].source.splitlines()
-        new, renamed = [], {}
+        new, renamed = [], names.setdefault(id, {"answer": f"answer_{id.replace('.', '_')}"})
         for node in definitions_in(answers[id].source):
             text = "\n".join(lines[_begins(node) - 1 : node.end_lineno])
             if isinstance(node, ast.Import | ast.ImportFrom):
                 imports[text] = None
                 continue
             name = node.targets[0].id if isinstance(node, ast.Assign) else node.name
-            name = f"answer_{id.replace('.', '_')}" if name == "answer" else name
-            text = _renamed(text, {**renamed, "answer": f"answer_{id.replace('.', '_')}"})
+            name, text = renamed["answer"] if name == "answer" else name, _renamed(text, renamed)
             if known.get(name, text) != text:
                 other = f"{name}_{id.replace('.', '_')}"
                 renamed[name] = other
@@ -351,7 +353,7 @@ def as_one_file(answers: Mapping[str, Kept], titles: Mapping[str, str]) -> str:
         if new:
             parts.append(f"# {id} {titles.get(id, '')}".rstrip() + "\n\n" + "\n\n\n".join(new))
     head = '"""Everything that you have built in the course, exercise by exercise."""\n\n' + "\n".join(sorted(imports))
-    return "\n\n\n".join([head.rstrip(), *parts]) + "\n"
+    return "\n\n\n".join([head.rstrip(), *parts]) + "\n", names
 
 
 def _renamed(source: str, names: Mapping[str, str]) -> str:

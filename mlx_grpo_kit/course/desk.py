@@ -160,21 +160,26 @@ def my_code(path: str | os.PathLike = "my_code.py", chapter: str = "") -> Path:
     if not newest:
         where = f" to chapter {chapter}" if chapter else ""
         raise ValueError(f"There are no answers{where} yet: check keeps each one that passes.")
-    if path.exists() and not path.read_bytes().startswith(as_one_file({}, {}).rstrip().encode()):
+    if path.exists() and not path.read_bytes().startswith(as_one_file({}, {})[0].rstrip().encode()):
         raise FileExistsError(f"{path} is not a file of my_code. Give another name.")
-    run = ""
+    own = {id: each.name for id, each in newest.items()}
+    ways_in = {}
     for each in ends:
-        if each.id not in newest:
+        if each.id in newest:
+            ways_in[each.id], program = source_of(each.program, each.program.__module__)
+            newest[each.id] = replace(newest[each.id], source=f"{newest[each.id].source.rstrip()}\n\n\n{program}")
+    text, names = as_one_file(newest, titles)
+    own = {id: names[id].get(name, name) for id, name in own.items()}
+    for each in ends:
+        if each.id in newest:
+            parts = ", ".join(f'"{id}": {name}' for id, name in own.items())
+            run = f"{names[each.id].get(ways_in[each.id], ways_in[each.id])}({own[each.id]}, {{{parts}}})"
+        else:
             words = f"{path.name} cannot run yet: pass {each.id}, then call my_code again."
             _tell(words)
-            run += f'\n\nif __name__ == "__main__":\n    raise SystemExit({words!r})\n'
-            continue
-        name, program = source_of(each.program)
-        own, main = newest[each.id], f"main_{each.id.replace('.', '_')}"
-        ending = f"{program}\n\ndef {main}():\n    {name}({own.name})\n"  # a definition: `as_one_file` may rename both
-        newest[each.id] = replace(own, source=f"{own.source.rstrip()}\n\n\n{ending}")
-        run += f'\n\nif __name__ == "__main__":\n    {main}()\n'
-    write_file(path, (as_one_file(newest, titles) + run).encode())
+            run = f"raise SystemExit({words!r})"
+        text += f'\n\nif __name__ == "__main__":\n    {run}\n'
+    write_file(path, text.encode())
     return path
 
 

@@ -85,8 +85,8 @@ class Exercise:
             stopped before anything runs.
         work: how many times the solution's work an answer may take in each case, counted in Python's own steps; for
             exercises that forbid brute force. None means no limit.
-        program: a function that a file of the chapter's answers calls with this answer when the file is run (see
-            `my_code`). The file contains its source.
+        program: a function that a file of the chapter's answers calls when the file is run (see `my_code`), with this
+            answer and all answers of the chapter by exercise. The file contains its module's functions.
     """
 
     id: str
@@ -105,7 +105,7 @@ class Exercise:
     in_place: bool = False
     only_read: bool = False
     work: int | None = None
-    program: Callable[[Any], None] | None = None
+    program: Callable[[Any, dict[str, Any]], None] | None = None
     _known: dict[tuple[int, int], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property

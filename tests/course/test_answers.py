@@ -410,7 +410,7 @@ def test_names_with_two_meanings_are_distinguished_in_the_file(cell, tmp_path):
     third = "SCALE = 2\ndef helper(x, scale=1):\n    return SCALE * x * scale\ndef three(x):\n    return helper(x) - 1"
     for id, source, name in (("02.1", first, "one"), ("02.10", second, "two"), ("02.2", third, "three")):
         keep(tmp_path, id, cell(source)[name])
-    code = as_one_file({id: versions[-1] for id, versions in kept_in(tmp_path).items()}, {"02.1": "One"})
+    code, _ = as_one_file({id: versions[-1] for id, versions in kept_in(tmp_path).items()}, {"02.1": "One"})
     space = {}
     exec(compile(code, "my_code.py", "exec"), space)
     assert (space["one"](1), space["two"](1), space["three"](1)) == (6, 7, 1)

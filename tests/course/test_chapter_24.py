@@ -25,11 +25,11 @@ from mlx_grpo_kit.course import check, my_code
 from mlx_grpo_kit.course.answers import keep, source_of
 from mlx_grpo_kit.course.catalogue import find
 from mlx_grpo_kit.course.chapters.chapter_24 import exercises as chapter
-from mlx_grpo_kit.course.chapters.chapter_24 import faulty, small, training
+from mlx_grpo_kit.course.chapters.chapter_24 import faulty, small, training, twice
 from mlx_grpo_kit.course.chapters.chapter_24 import paired as paired_module
 from mlx_grpo_kit.course.chapters.chapter_24.paired import in_points, in_words, interval, paired, supported
 from mlx_grpo_kit.course.chapters.chapter_24.pictures.flow import BOXES, draw_step
-from mlx_grpo_kit.course.chapters.chapter_24.pictures.pages import SideBySide, your_page
+from mlx_grpo_kit.course.chapters.chapter_24.pictures.pages import PARTS, Annotated
 from mlx_grpo_kit.course.chapters.chapter_24.short_run import short_run
 from mlx_grpo_kit.course.slips import variants
 from mlx_grpo_kit.generation import SamplingConfig, generate
@@ -37,6 +37,7 @@ from mlx_grpo_kit.grpo import compute_advantages, compute_rewards, minimal
 from mlx_grpo_kit.qwen3 import KVCache, load_pretrained, load_tokenizer, qwen3_forward
 from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import Addition
+from tests.grpo.conftest import TRL
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "24_from_a_blank_file.ipynb"
 WISHES = [case[0] for case in chapter.SAMPLE.cases]
@@ -687,9 +688,6 @@ def test_the_pictures_have_words():
     for number, name in enumerate(BOXES):
         assert f"{name} <{number}>" in words
         assert f">{name}<" in svg
-    pages = SideBySide(("yours", "a < b\n\nc"), ("theirs", "d"))
-    assert "a &lt; b" in pages._repr_html_()
-    assert "yours (2 lines that are not blank)" in repr(pages)
 
 
 WIGGLE = [0.02, -0.01, 0.015, -0.02, 0.005, 0.01, -0.015, 0.0]
@@ -808,7 +806,8 @@ def test_a_constant_factor_is_explained_before_anybody_measures_it():
     [cell] = [each for each in nbformat.read(NOTEBOOK, as_version=4).cells if each.id == "24-paired-notes"]
     assert "G/(G-1)" in cell.source
     assert "Adam cancels the factor" in chapter.BASELINE.hints[0]
-    assert "multiplies the gradient by a constant" in chapter.BASELINE.prompt
+    [cell] = [each for each in nbformat.read(NOTEBOOK, as_version=4).cells if each.id == "24-ex5-notes"]
+    assert "multiplies the gradient by a constant" in cell.source
 
 
 def test_the_comparison_of_the_chapter_does_not_depend_on_the_readers_rule():
@@ -823,20 +822,53 @@ def test_the_comparison_of_the_chapter_does_not_depend_on_the_readers_rule():
     np.testing.assert_allclose(scope["not_divided"](rewards, 4), minus_the_mean(rewards, 4))
 
 
-def test_the_readers_page_is_empty_until_an_answer_has_passed():
-    kits = {f"24.{number}": find(f"24.{number}").solution for number in range(1, 6)}
-    assert your_page(kits) == ""
-    pages = SideBySide(("your file", ""), ("b", "d"), empty="Pass 24.1 first.")
-    assert "Pass 24.1 first." in repr(pages)
-    assert "Pass 24.1 first." in pages._repr_html_()
-    page = your_page({**kits, "24.3": minus_the_mean})
-    assert "def minus_the_mean" in page
-    assert "# 24.1: not passed yet" in page
-    assert "def sample" not in page
+KITS = {part.id: find(part.id).solution for part in PARTS}
+
+
+def sampled_without_a_seed(config, params, prompts, ends, max_new_tokens, seed):
+    """A style of one's own, with a < sign."""
+    ids = mx.array(prompts)
+    while ids.shape[1] < len(prompts[0]) + max_new_tokens:
+        logits = qwen3_forward(config, params, ids)[:, -1]
+        ids = mx.concatenate([ids, mx.random.categorical(logits)[:, None]], axis=1)
+    return ids[:, len(prompts[0]) :].tolist()
+
+
+def test_the_annotated_file_shows_no_solution_before_an_answer_has_passed():
+    page = Annotated(KITS)
+    for shown in (repr(page), page._repr_html_()):
+        assert all(f"Pass {part.id}, and your answer appears here." in shown for part in PARTS)
+        assert "def completion_logps" not in shown
+        assert "def train(max_steps" in shown  # the kit's page is there
+        assert "A style of one" not in shown
     [cell] = [each for each in nbformat.read(NOTEBOOK, as_version=4).cells if each.id == "24-side"]
-    assert "your_page(" in cell.source
-    assert "Pass 24.1 to 24.5" in str(cell.outputs)
+    assert "Pass 24.10, and your answer appears here." in str(cell.outputs)
     assert "def completion_logps" not in str(cell.outputs)
+
+
+def test_the_annotated_file_marks_what_one_page_alone_does():
+    shown = repr(Annotated({**KITS, "24.1": sampled_without_a_seed}))
+    assert "while ids.shape[1] < len(prompts[0]) + max_new_tokens:  <6>" in shown
+    assert "<1> a forward pass for each token: your line 5; the kit: inside generate" in shown
+    lines = Path(minimal.__file__).read_text().splitlines()
+    seed = next(number for number, line in enumerate(lines, 1) if "SeedSequence(" in line)
+    other = next(number for number, line in enumerate(lines, 1) if "default_rng(" in line)
+    assert f"<7> the seed: no such line of yours was found; the kit's lines {seed}, {other}" in shown
+    assert "<3> a mask" in shown  # which it lacks
+    assert "Pass 24.2, and your answer appears here." in shown
+    html = Annotated({**KITS, "24.1": sampled_without_a_seed})._repr_html_()
+    ElementTree.fromstring(html.replace("&nbsp;", " "))
+    assert "ids.shape[1] &lt; len(prompts[0])" in html
+
+
+def test_every_point_of_a_part_is_found_where_it_is_done():
+    """In the kit's solution, on the kit's page, or, as the point says, in a function of the kit's page."""
+    for part in PARTS:
+        copied = types.FunctionType(KITS[part.id].__code__, vars(chapter), part.id)
+        shown = repr(Annotated({**KITS, part.id: functools.wraps(KITS[part.id])(copied)}))
+        for number, point in enumerate(part.points, 1):
+            assert f"<{number}> {point.words}: " in shown
+            assert not point.inside or f"{point.inside}(" in inspect.getsource(minimal)
 
 
 def test_the_mask_and_the_stubs_are_explained_before_the_first_exercise():
@@ -851,8 +883,8 @@ def test_completions_of_numpys_integers_run_through_the_notebook():
 
 
 def keep_as_a_reader(folder, ids, edits=()):
-    """Keep the solutions of some exercises as if a reader had typed all five into one notebook."""
-    parts = [inspect.getsource(find(f"24.{number}").solution) for number in range(1, 6)]
+    """Keep the solutions of some exercises as if a reader had typed all of them into one notebook."""
+    parts = [inspect.getsource(KITS[part.id]) for part in PARTS]
     imports = (
         "import mlx.core as mx\nimport mlx.optimizers as optim\nimport numpy as np\n"
         "from mlx_grpo_kit.qwen3 import qwen3_forward\n"
@@ -893,6 +925,18 @@ def test_the_readers_file_trains_in_an_empty_folder_and_saves_its_curve(tmp_path
     assert (file.parent / "my_grpo.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_readers_file_takes_two_updates_per_batch_if_the_reader_can(tmp_path):
+    keep_as_a_reader(tmp_path, [*ALL_FIVE, "24.10"], [("kl = mx.exp(", "print('mine'); kl = mx.exp(")])
+    file = my_code(tmp_path / "my_grpo.py", "24")
+    assert file.read_text().count("def in_two_updates(") == 1
+    assert "chapter_24.program" not in file.read_text()
+    for arguments, updates in (((), 2), (("--updates", "1"), 1)):
+        ran = run_alone(file, "--steps", "1", *arguments)
+        assert ran.returncode == 0, ran.stderr
+        assert f"updates per batch: {updates}" in ran.stdout
+        assert ran.stdout.count("mine") == (2 if updates == 2 else 0)
+
+
 def test_a_file_without_a_loop_says_which_exercise_it_lacks(tmp_path, capsys):
     keep_as_a_reader(tmp_path, ALL_FIVE[:4])
     ran = run_alone(my_code(tmp_path / "my_grpo.py", "24"))
@@ -921,6 +965,42 @@ def test_the_file_of_one_chapter_has_its_answers_alone(tmp_path):
     assert "__main__" not in my_code(tmp_path / "all.py").read_text()
 
 
+def test_the_numbers_of_trl_are_those_that_trl_computes_now():
+    (case,), *others = chapter.TWO_UPDATES.cases
+    assert case.by_trl
+    assert not any(each.by_trl for (each,) in others)
+    (old, between, _, reference), mask = case.logps()
+    mask, pushes = np.array(mask), np.array(case.batch()[2], dtype=np.float32)
+    old, between, reference = (np.where(mask, each, 0).astype(np.float32) for each in (old, between, reference))
+    how = {"epsilon": case.epsilon, "beta": case.beta, "loss_type": "dapo", "ref_logps": reference}
+    for update, logps in enumerate((old, between)):
+        loss, derivatives, metrics = TRL().loss(logps, old, pushes, mask, **how)
+        assert twice.TRL["losses"][update] == pytest.approx(loss, rel=1e-5)
+        np.testing.assert_allclose(twice.TRL["derivatives"][update], derivatives, atol=2e-6)
+        assert (metrics["clip_ratio/region_mean"] > 0.3) == (update == 1)
+        assert metrics["kl"] > 0.1
+
+
+def test_the_kits_two_gradients_are_those_of_trl():
+    (case,), *_ = chapter.TWO_UPDATES.cases
+    by_the_kit = twice.Reused(case.words, case.seed, case.epsilon, case.beta)
+    for name, theirs in case.right().items():
+        np.testing.assert_allclose(by_the_kit.right()[name], theirs, atol=1e-5 * mx.abs(theirs).max().item())
+
+
+def test_every_batch_of_two_updates_has_all_kinds_of_tokens():
+    """Clipped and held by the minimum, above and below, and none so near a bound that rounding decides."""
+    for (case,) in chapter.TWO_UPDATES.cases:
+        (old, between, *_), mask = case.logps()
+        kept = np.array(mask) == 1
+        ratio = np.exp(np.array(between) - np.array(old))
+        good = (np.array(case.batch()[2])[:, None] > 0) & kept
+        for far in (ratio > 1 + case.epsilon, ratio < 1 - case.epsilon):
+            assert (far & good).sum() >= 2
+            assert (far & ~good & kept).sum() >= 2
+        assert np.abs(np.abs(ratio[kept] - 1) - case.epsilon).min() > 5e-3
+
+
 def test_a_run_that_ends_near_the_mark_is_told_to_let_the_rate_fall(monkeypatch):
     monkeypatch.setattr(training, "_other_rewards", lambda train: None)
     monkeypatch.setattr(training, "WANTED", 0.85)
@@ -929,8 +1009,12 @@ def test_a_run_that_ends_near_the_mark_is_told_to_let_the_rate_fall(monkeypatch)
     assert "84.0% of the held-out sums" in text
     assert "let it fall to 0 over the run" in text
     assert 'hint("24.5", 3)' in text
+    assert "there is time left" in text
     monkeypatch.setattr(training, "held_out_accuracy", lambda params, draws=1: 0.6)
     assert "let it fall" not in check("24.5", keeping(loop())).text
+    monkeypatch.setattr(training, "held_out_accuracy", lambda params, draws=1: 0.84)
+    monkeypatch.setattr(training, "BUDGET", 0.0)
+    assert "the time ran out before its last step" in check("24.5", keeping(loop())).text
 
 
 def test_no_cell_shows_a_loop_that_learns():

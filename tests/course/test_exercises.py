@@ -121,7 +121,8 @@ def test_ids_count_up_within_a_chapter_and_are_never_used_twice():
     for chapter in chapters():
         ids = [id for id in known if id.startswith(f"{chapter}.")]
         assert ids == [f"{chapter}.{number}" for number in range(1, len(ids) + 1)]
-        assert [each.id for each in exercises(chapter)] == [id for id in ids if known[id] != "(removed)"]
+        there = sorted((each.id for each in exercises(chapter)), key=lambda id: int(id.partition(".")[2]))
+        assert there == [id for id in ids if known[id] != "(removed)"]
 
 
 def spoil(value):

@@ -10,7 +10,7 @@ import numpy as np
 
 from mlx_grpo_kit.assets import TINY
 from mlx_grpo_kit.autograd import value_and_grad
-from mlx_grpo_kit.course.chapters.chapter_24 import small, training
+from mlx_grpo_kit.course.chapters.chapter_24 import small, training, twice
 from mlx_grpo_kit.course.chapters.chapter_24.paired import Extension, mistakes_with
 from mlx_grpo_kit.course.chapters.chapter_24.program import learn_addition
 from mlx_grpo_kit.course.chapters.chapter_24.verdicts import Fault, NamedFaults, mistakes_of
@@ -1102,6 +1102,278 @@ lambda *arguments: {name: -each for name, each in gradient(*arguments).items()}
 )
 
 
+# -- two updates per batch --------------------------------------------------------------------------------------------
+
+
+def two_updates(config, params, prompts, completions, advantages, update, reference, epsilon, beta):
+    """The parameters after two updates on one batch of completions."""
+    advantages = mx.array(advantages)[:, None]
+    old, mask = completion_logps(config, params, prompts, completions)
+    theirs, _ = completion_logps(config, reference, prompts, completions)
+
+    def loss(params):
+        logps, _ = completion_logps(config, params, prompts, completions)
+        ratio = mx.exp(logps - old)
+        clipped = mx.clip(ratio, 1 - epsilon, 1 + epsilon)
+        objective = mx.minimum(ratio * advantages, clipped * advantages)
+        kl = mx.exp(theirs - logps) - (theirs - logps) - 1
+        return -((objective - beta * kl) * mask).sum() / mask.sum()
+
+    for _ in range(2):
+        params = update(mx.grad(loss)(params), params)
+    return params
+
+
+def _update_twice(function, case):
+    """The gradients of both updates, in units of the largest number; those of the solution are the kit's or TRL's."""
+    right = case.right()
+    found = right if function is two_updates else twice.watch(function, case)
+    if not isinstance(found, dict):
+        return found
+    largest = {end: max(mx.abs(each).max().item() for name, each in right.items() if name[-1] == end) for end in "12"}
+    return {name: value / largest[name[-1]] for name, value in found.items()}
+
+
+TWO_UPDATES = Judged(
+    "24.10",
+    "Two updates per batch",
+    "Write `two_updates(config, params, prompts, completions, advantages, update, reference, epsilon, beta)`. `params` "
+    "have just drawn the completions. Take two updates on them, each with the gradient of the loss for the parameters "
+    "of that moment, and return the parameters after the second one. The loss is $-J$ with ratio and clip, and with "
+    "`beta` times the KL of each token subtracted inside the mean: $\\mathrm{KL} = e^d - d - 1$, where $d$ is the "
+    "token's log-probability under `reference` (a dictionary like `params`) minus that under the policy. "
+    "`update(grads, params)` returns new parameters, as `adamw.apply_gradients` does. The check compares both "
+    "gradients with the kit's `compute_grpo_loss` and, in one of the batches, with the numbers of TRL. Its `update` "
+    "goes far enough that some tokens are clipped.",
+    minutes=20,
+    difficulty=3,
+    solution=two_updates,
+    hints=(
+        "Before the first update, compute the log-probabilities of the tokens under `params` and under `reference`. "
+        "They are constants for both updates. Write `loss(params)` below them, and call "
+        "`params = update(mx.grad(loss)(params), params)` twice.",
+        "The ratio is `mx.exp(logps - old)`, token by token. `mx.clip(ratio, 1 - epsilon, 1 + epsilon)` is its clipped "
+        "version, and the objective is `mx.minimum` of both, each times the advantage.",
+        "The KL of a token is `mx.exp(d) - d - 1` with `d = theirs - logps`. Subtract `beta` times that from the "
+        "objective, multiply by the mask, add everything up, divide by `mask.sum()`, and put a minus in front.",
+    ),
+    cases=(
+        (twice.Reused("a batch whose numbers are TRL's", 9, 0.2, 0.5, by_trl=True),),
+        (twice.Reused("a batch with a small epsilon", 12, 0.1, 0.05),),
+        (twice.Reused("a batch with a large beta", 6, 0.2, 2.0),),
+    ),
+    mistakes=slips(
+        two_updates,
+        r"""
+@ ratio = mx.exp(logps - old)
+a ratio of sums (2)
++ ratio = mx.exp(((logps - old) * mask).sum(axis=1, keepdims=True))
+! That is one ratio per completion, of the probabilities of whole completions. GRPO clips each token by its own ratio:
+! no sum before the exponential.
+a ratio of means (2)
++ ratio = mx.exp(((logps - old) * mask).sum(axis=1, keepdims=True) / mask.sum(axis=1, keepdims=True))
+! That is one ratio per completion, from the mean over its tokens, as in GSPO. GRPO's ratio belongs to a token.
+a ratio upside down (2)
++ ratio = mx.exp(old - logps)
+! The ratio is upside down: the policy's probability belongs above, the old one below.
+no gradient in the ratio
++ ratio = mx.exp(mx.stop_gradient(logps) - old)
+or
++ ratio = mx.exp(logps - logps)
+! The ratio has no gradient. The old log-probabilities are constants, computed before the first update; those of the
+! policy need their gradient.
+old log-probabilities of every update
++ ratio = mx.exp(logps - mx.stop_gradient(logps))
+! The old log-probabilities were computed anew for the second update, so all ratios are 1 again and nothing is ever
+! clipped. Compute them once, with the parameters that drew the completions.
+no ratio (2)
++ ratio = logps
+! There is no exponential: the objective has the ratio of two probabilities, not a log-probability.
+
+@ objective = mx.minimum(ratio * advantages, clipped * advantages)
+no clip (2)
++ objective = ratio * advantages
+! Nothing is clipped. In the first update that makes no difference, in the second one it does.
+clip without min (2)
++ objective = clipped * advantages
+! The clip is there, and the minimum is missing. Without it a token that moved far in the *wrong* direction has no
+! gradient either, so nothing brings it back.
+max (2)
++ objective = mx.maximum(ratio * advantages, clipped * advantages)
+! Take the *minimum* of the two, for negative advantages too. The maximum lets a token run on in the direction in which
+! it has gone too far, and holds those that should come back.
+the sign of the advantage (2)
++ objective = -mx.minimum(ratio * advantages, clipped * advantages)
+! The sign of the objective is reversed: good answers become less likely.
+
+@ clipped = mx.clip(ratio, 1 - epsilon, 1 + epsilon)
+clipped above alone (2)
++ clipped = mx.minimum(ratio, 1 + epsilon)
+! The ratio is clipped from above only. A token with a negative advantage is clipped at 1 - epsilon.
+bounds without 1 (2)
++ clipped = mx.clip(ratio, -epsilon, epsilon)
+! The ratio is near 1, so it is clipped to the range from 1 - epsilon to 1 + epsilon.
+a clipped logarithm (2)
++ clipped = mx.exp(mx.clip(logps - old, -epsilon, epsilon))
+! The logarithm is clipped. Clip the ratio itself, to the range from 1 - epsilon to 1 + epsilon.
+
+@ kl = mx.exp(theirs - logps) - (theirs - logps) - 1
+the other KL (3)
++ kl = mx.exp(logps - theirs) - (logps - theirs) - 1
+! The KL goes in the other direction. d is the reference's log-probability minus that of the policy.
+k1 (3)
++ kl = logps - theirs
+! That is the estimator k1. Its mean is the same KL, but its gradient, on completions of this policy, is 0 on average:
+! it would not hold the policy back. Use k3, e^d - d - 1.
+k2 (3)
++ kl = (theirs - logps) ** 2 / 2
+! That is the estimator k2, half of the squared difference. TRL and the kit use k3, e^d - d - 1.
+a KL without the 1 or d (3)
++ kl = mx.exp(theirs - logps) - 1
+! A part of the KL is missing: it is e^d - d - 1. Without the d its gradient does not vanish where both policies agree.
+a KL to the old policy (3)
++ kl = mx.exp(old - logps) - (old - logps) - 1
+! That is the KL to the policy that drew the completions. The penalty holds the policy near `reference`.
+no KL, or a constant one (3)
++ kl = 0.0
+or
++ kl = mx.stop_gradient(mx.exp(theirs - logps) - (theirs - logps) - 1)
+! The KL is missing, or it has no gradient in `params`, so the penalty does nothing. `mx.stop_gradient` belongs to the
+! old log-probabilities and to the reference.
+
+@ return -((objective - beta * kl) * mask).sum() / mask.sum()
+the mask forgotten in the KL (3)
++ return -(objective * mask - beta * kl).sum() / mask.sum()
+! The KL of padded places counts. The mask belongs to the KL as well as to the objective.
+the KL added (3)
++ return -((objective + beta * kl) * mask).sum() / mask.sum()
+! The KL has the wrong sign: it is a penalty, and this loss rewards a policy that leaves its reference.
+ascent (3)
++ return ((objective - beta * kl) * mask).sum() / mask.sum()
+! The sign of the loss is reversed. `update` goes downhill, so the loss is *minus* the objective.
+a mean for each answer (3)
++ return -(((objective - beta * kl) * mask).sum(axis=1) / mask.sum(axis=1)).mean()
+! That is a mean over answers. The objective divides by all completion tokens of the batch.
+padding counts (3)
++ return -(objective - beta * kl).mean()
+or
++ return -(objective - beta * kl).sum() / mask.sum()
+! Padded places count in your mean. Multiply by the mask, and divide by the number of tokens.
+
+one update
+- for _ in range(2):
++ for _ in range(1):
+! Use the batch twice: the second update is the first one with ratios other than 1.
+three updates
+- for _ in range(2):
++ for _ in range(3):
+! Call `update` twice, and only with a gradient that you mean to use.
+
+the same step twice
+- params = update(mx.grad(loss)(params), params)
++ found = update(mx.grad(loss)(params), params)
+- return params
++ return found
+! The second update has to begin where the first one ended: `params = update(...)`.
+
+the first parameters returned
+- params = update(mx.grad(loss)(params), params)
++ weights = params if _ == 0 else weights
++ weights = update(mx.grad(loss)(weights), weights)
+! Return what the second `update` returned.
+
+swapped
+- params = update(mx.grad(loss)(params), params)
++ params = update(params, mx.grad(loss)(params))
+! The order is that of MLX's `apply_gradients(grads, params)`.
+
+one gradient for both
+- for _ in range(2):
++ first = mx.grad(loss)(params)
++ for _ in range(2):
+- params = update(mx.grad(loss)(params), params)
++ params = update(first, params)
+! Both updates have the same gradient. The second one needs the gradient for the parameters after the first.
+""",
+    ),
+    run=_update_twice,
+    explain="Both gradients equal the kit's, and in the first batch they equal what TRL 1.16 computes. The first "
+    "update sees ratios of 1, and the second sees those that the first has made.",
+    also_right=r"""
+import mlx.nn as nn
+
+# the bound by the sign of the advantage, row by row, in NumPy
+def by_the_sign(config, params, prompts, completions, advantages, update, reference, epsilon, beta):
+    def score(params):
+        found = []
+        for prompt, completion in zip(prompts, completions):
+            logits = qwen3_forward(config, params, mx.array([prompt + completion]))[0, len(prompt) - 1 : -1]
+            found.append(-nn.losses.cross_entropy(logits, mx.array(completion)))
+        return found
+
+    old, theirs = ([np.array(row) for row in score(each)] for each in (params, reference))
+
+    def objective(params):
+        total = 0.0
+        for row, push, before, fixed in zip(score(params), advantages, old, theirs):
+            ratio = mx.exp(row - mx.array(before))
+            kept = mx.minimum(ratio, 1 + epsilon) if push > 0 else mx.maximum(ratio, 1 - epsilon)
+            away = mx.array(fixed) - row
+            total += (push * kept - beta * (mx.exp(away) - away - 1)).sum()
+        return total / sum(map(len, completions))
+
+    for _ in "12":
+        _, grads = mx.value_and_grad(objective)(params)
+        params = update({name: -np.array(grad) for name, grad in grads.items()}, params)
+    return params
+# by the kit's loss
+def by_the_kits_loss(config, params, prompts, completions, advantages, update, reference, epsilon, beta):
+    old, mask = per_token_logps(config, params, prompts, completions)
+    fixed, _ = per_token_logps(config, reference, prompts, completions)
+
+    def loss(params):
+        logps, _ = per_token_logps(config, params, prompts, completions)
+        how = dict(epsilon=epsilon, beta=beta, ref_logps=fixed)
+        return compute_grpo_loss(logps, old, mx.array(advantages), mask, **how)
+
+    one = update(mx.grad(loss)(params), params)
+    return update(mx.grad(loss)(one), one)
+""",
+    also_wrong=r"""
+# a higher bound above
+- clipped = mx.clip(ratio, 1 - epsilon, 1 + epsilon)
++ clipped = mx.clip(ratio, 1 - epsilon, 1 + 1.4 * epsilon)
+# TRL's other KL, times the ratio
+- return -((objective - beta * kl) * mask).sum() / mask.sum()
++ return -((objective - beta * kl * ratio) * mask).sum() / mask.sum()
+# a KL of means
+- return -((objective - beta * kl) * mask).sum() / mask.sum()
++ return -(objective * mask).sum() / mask.sum() + beta * (kl * mask).sum() / len(prompts)
+# the KL clipped too
+- return -((objective - beta * kl) * mask).sum() / mask.sum()
++ return -((objective - beta * mx.minimum(kl, 1)) * mask).sum() / mask.sum()
+# the text of a gradient
+- params = update(mx.grad(loss)(params), params)
++ params = update("a gradient", params)
+! where a dictionary with an array for each parameter was expected
+# the order of torch's optimizers
+- params = update(mx.grad(loss)(params), params)
++ params = update(params, mx.grad(loss)(params))
+! The order is that of MLX's
+# no update
+- for _ in range(2):
+-     params = update(mx.grad(loss)(params), params)
+- return params
++ return {}
+! no call of `update`
+# one gradient alone
+- params = update(mx.grad(loss)(params), params)
++ params = update({"embedding.weight": mx.grad(loss)(params)["embedding.weight"]}, params)
+! where a dictionary with an array for each parameter was expected
+""",
+)
+
+
 # -- the loop ---------------------------------------------------------------------------------------------------------
 
 
@@ -1157,9 +1429,18 @@ MISTAKEN = {
 NEARLY = Mistake(
     "nearly there",
     None,
-    "Your loop learns, and only the last few percent are missing. A constant rate gets stuck at about 80%: let it fall "
-    "to 0 over the run, `adamw.learning_rate = peak * (1 - step / steps)`. If the time ran out before the rate was 0, "
-    "take fewer steps, or leave the rows with advantage 0 out of the gradient.",
+    "Your loop learns, and only the last few percent are missing when it ends by itself. A constant rate gets stuck at "
+    "about 80%: let it fall to 0 over the run, `adamw.learning_rate = peak * (1 - step / steps)`. If it falls already, "
+    "take more steps, or more questions per step: there is time left.",
+    3,
+)
+CUT_SHORT = Mistake(
+    "nearly there, and out of time",
+    None,
+    "Your loop learns, and the time ran out before its last step. The last few percent come while the rate falls to 0 "
+    "over the run, so count on the number of steps that two minutes allow: "
+    "`adamw.learning_rate = peak * (1 - step / steps)`. To save time, leave the rows with advantage 0 out of the "
+    "gradient.",
     3,
 )
 
@@ -1171,7 +1452,7 @@ class Looped(Judged):
         right = (training.STEPS_WELL, training.FOLLOWS, training.LEARNS)
         seen = next((got for got in results if got not in right), None)
         if isinstance(seen, training.NearlyThere):
-            return NEARLY
+            return NEARLY if seen.ended else CUT_SHORT
         name = "not a generator" if isinstance(seen, training.NoSteps) else MISTAKEN.get(seen)
         return next((each for each in self.mistakes if each.name == name), None)
 
@@ -1329,21 +1610,15 @@ NO_DIFFERENCE = {
     "after": [0.61, 0.6, 0.66, 0.59, 0.63],
 }
 JUDGED = (
-    "`paired` takes two functions of a seed that return trained parameters, and takes the exam itself. Run both "
-    'versions with it on at least five seeds and answer with a tuple: your claim (`"better"`, `"worse"` or '
-    '`"no difference"`: the second version against the first), and the report that `paired` returned. The check '
-    "trains both versions once more, the second with a seed of the report and the first with a new seed. So equal "
-    "seeds must give equal runs, and typed numbers do not pass. At least one version must have learned: its mean must "
-    "be more than one point above the exam before training. The report of the example above does not count. Nor does a "
-    "change that only multiplies the gradient by a constant: Adam cancels the factor, and all that is left is which "
-    "steps are clipped."
+    "Compare the two versions with `paired` on at least five seeds, and answer with the tuple `(claim, report)`, by "
+    "the rules above."
 )
 
 LOSS = Extension(
     "24.6",
     "Another loss",
-    "Change the loss in your file: the normalisation, a clip with several updates per batch, a KL penalty, an entropy "
-    f"bonus, whatever you want to know. {JUDGED}",
+    "Change the loss in your file: the normalisation, a KL penalty, an entropy bonus, whatever you want to know. "
+    f"{JUDGED}",
     minutes=25,
     difficulty=3,
     solution=("worse", MEASURED["loss"]),
@@ -1351,7 +1626,7 @@ LOSS = Extension(
         "The simplest change is the last line of `loss`: the mean over answers of the mean over their tokens. "
         "(Another number to divide the sum by would be nearly a constant factor, which Adam cancels.) Copy `gradient` "
         "under another name and change the copy.",
-        "`report = paired(lambda seed: trained(seed), lambda seed: trained(seed, gradient=mine), range(5))`, then "
+        "`report = paired(plain, lambda seed: trained(seed, gradient=mine), range(5))`, then "
         '`loss_claim = ("better", report)` or another claim. Few steps on more seeds show more than one long run.',
         'Read the interval, not the mean. If it contains 0, the claim is "no difference", which means: none that '
         "these runs could show. The kit's example is the mean of means.",
@@ -1391,8 +1666,8 @@ BASELINE = Extension(
         "that of the *other* answers of the group, which gives G / (G - 1) times the reward minus the mean. If that is "
         "your rule of 24.3, Adam cancels the factor, and all differences are 0: compare it with a rule that divides by "
         "the standard deviation.",
-        "`paired(lambda seed: trained(seed), lambda seed: trained(seed, advantages=mine), range(5))`. A running mean "
-        "must begin anew with every seed: make it inside the function of the seed.",
+        "`paired(plain, lambda seed: trained(seed, advantages=mine), range(5))`. A running mean must begin anew with "
+        "every seed: make it inside the function of the seed.",
         "A difference after a few steps says nothing about the end of a long run. Say with your claim after how many "
         "steps you measured.",
     ),

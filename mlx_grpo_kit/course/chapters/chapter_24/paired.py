@@ -203,7 +203,7 @@ class Extension(Exercise):
             _passed[self.id] = answer[1]
             return Result(self, "passed", f"{in_words(answer[1])}.")
         if complaint in named:
-            return Result(self, "not yet", named[complaint].message, named[complaint].hint)
+            return self._wrong(named[complaint].message, named[complaint])
         return Result(self, "not yet", complaint, 2)
 
 

@@ -60,7 +60,9 @@ class NoSteps(Misfit):
 
 
 class NearlyThere(Told):
-    """Words for a run that learned well and ended below the mark."""
+    """Words for a run that learned well and stopped below the mark; `ended` if its loop ended before the time did."""
+
+    ended = True
 
 
 @dataclass(frozen=True)
@@ -418,8 +420,12 @@ def _two_minutes(train: Callable[..., Any], tell: Callable[[str], Any]) -> Told 
         if accuracy < 0.6 * before:
             return FALLS
     last = held_out_accuracy(params)
-    kind = NearlyThere if last > NEARLY else Told
-    return kind(f"{last:.1%} of the held-out sums after {steps} steps and {spent:.0f} seconds")
+    words = f"{last:.1%} of the held-out sums after {steps} steps and {spent:.0f} seconds"
+    if last <= NEARLY:
+        return Told(words)
+    found = NearlyThere(words)
+    found.ended = spent < BUDGET
+    return found
 
 
 def misfit(params: Any, start: Mapping[str, mx.array], whence: str = " from its `yield`") -> Told | None:
