@@ -47,8 +47,11 @@ def _elsewhere(value):
 OWN_HASH = hash
 
 
-def _ask(function, num_questions, group_size):
-    """Return the order of a step's questions, or a `Told` if they depend on anything but seed and step."""
+def _ask(function, shown, seed, step, num_questions, group_size):
+    """Return the order of a step's questions, or a `Told` if they depend on anything but seed and step.
+
+    `shown` stands for a `sample` that counts its calls, and makes the call in a message one that a reader can paste.
+    """
     counts = []  # one per call
 
     def sample(rng, n):
@@ -65,27 +68,27 @@ def _ask(function, num_questions, group_size):
             else f"{asked!r}, which is not a list"
         )
 
-    first = ask(3, 7)
+    first = ask(seed, step)
     count = sum(counts)  # drawn all at once or one by one
-    again = ask(3, 7)
+    again = ask(seed, step)
     if isinstance(first, Told):
         return first
     if first != again:
         return Told("different questions when it was asked for the same step again")
-    if ask(3, 7, lambda rng, n: ["the same question"] * int(n)) != ["the same question"] * len(first):
+    if ask(seed, step, lambda rng, n: ["the same question"] * int(n)) != ["the same question"] * len(first):
         return Told("other rows when a question was drawn twice")
     with mock.patch("builtins.hash", _elsewhere):
-        if ask(3, 7) != first:
+        if ask(seed, step) != first:
             return Told("different questions for the same step in another process")
     found = {}
-    for seed, step in STEPS:
-        before = found.setdefault(str(ask(seed, step)), (seed, step))
-        if before != (seed, step):
+    for other, later in STEPS:
+        before = found.setdefault(str(ask(other, later)), (other, later))
+        if before != (other, later):
             return Told(
-                f"the same questions for step {step} of seed {seed} as for step {before[1]} of seed {before[0]}"
+                f"the same questions for step {later} of seed {other} as for step {before[1]} of seed {before[0]}"
             )
     names = {name: place for place, name in enumerate(dict.fromkeys(first))}
-    return [names[name] for name in first], count
+    return {"rows with question": [names[name] for name in first], "questions drawn": count}
 
 
 QUESTIONS = Exercise(
@@ -105,7 +108,7 @@ QUESTIONS = Exercise(
         "each call: `np.random.default_rng([seed, step])`.",
         "`[question for question in sample(rng, num_questions) for _ in range(group_size)]`.",
     ),
-    cases=((1, 1), (2, 3), (3, 2), (5, 4), (4, 1)),
+    cases=tuple((Told("task.sample"), 3, 7, *size) for size in ((1, 1), (2, 3), (3, 2), (5, 4), (4, 1))),
     mistakes=slips(
         questions,
         r"""
