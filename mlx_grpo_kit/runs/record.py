@@ -41,6 +41,7 @@ class RecordedCompletion:
 
     Attributes:
         group: the number of its group in the step, from 0.
+        advantage: None if every token has its own.
         correct: True if the task accepts the completion.
         answer: the problem's right answer, if it has one.
         token_mask: False for tokens that tools returned; None if the policy wrote every token.
@@ -329,6 +330,8 @@ def _content(completion: Any, is_correct: Callable[[Any, str], bool] | None) -> 
     for name in ("logps", "entropies"):
         if name in content:
             content[name] = [_short(value) for value in content[name]]
+    if isinstance(content.get("advantage"), list):  # one per token; a record has room for one per completion
+        del content["advantage"]
     for name in ("reward", "advantage"):
         if name in content:
             content[name] = _number(content[name])

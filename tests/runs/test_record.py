@@ -227,6 +227,15 @@ def test_it_loads_without_mlx_and_numpy(record, tmp_path):
     assert (result.stdout, result.stderr) == ("16\n", "")
 
 
+def test_advantages_of_tokens_are_left_out(tmp_path):
+    step = train_step(1)
+    step.completions[0].advantage = [0.5, -0.5]
+    record = RunRecord()
+    record.add(step)
+    record.save(tmp_path / "run")
+    assert [row.advantage for row in RunRecord.load(tmp_path / "run").at(1).completions][:2] == [None, 0.70710678]
+
+
 @pytest.mark.parametrize(("answer", "kept"), [("46", "46"), (46, "46"), ("", None), (None, None), (["46"], None)])
 def test_the_right_answer_of_a_problem_is_kept(answer, kept, tmp_path):
     step = train_step(1)

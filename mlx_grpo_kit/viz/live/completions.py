@@ -57,7 +57,7 @@ def completions_table(records: Iterable[Any], *, title: str = "") -> Completions
 
 def _value(record: Any, name: str) -> float | None:
     value = getattr(record, name, None)
-    return None if value is None else float(value)
+    return None if value is None or isinstance(value, list) else float(value)  # a list: one advantage per token
 
 
 def _cells(record: Any, header: list[str]) -> list[str]:

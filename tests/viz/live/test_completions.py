@@ -27,6 +27,11 @@ def test_the_direction_is_written_in_words(advantage, words):
     assert words in table._repr_html_()
 
 
+def test_advantages_of_tokens_have_no_column():
+    table = completions_table([Record(prompt="p", completion="c", reward=0.5, advantage=[0.5, -0.5])])
+    assert "advantage" not in repr(table)
+
+
 def test_columns_are_those_the_records_have():
     assert repr(completions_table([Record(prompt="p", completion="c")])) == "prompt  completion\np       c"
     assert "advantage" not in repr(completions_table([Record(prompt="p", completion="c", reward=0.5)]))

@@ -694,8 +694,9 @@ SILENT = Exercise(
     "What must not matter",
     "Write `masked_places_are_silent(policy_loss)`. `policy_loss(logps, old_logps, ref_logps, advantages, mask)` "
     "takes three arrays [B, T], advantages [B] and a mask of True and False [B, T], and returns the loss. Where the "
-    "mask is False, the values of `old_logps` and `ref_logps` must change neither the loss nor its gradient for "
-    "`logps`. Return True if they do not, and False if they do. Be nasty: some programs write 1e4 or -1e4 there.",
+    "mask is False, the values of `old_logps` and `ref_logps` must change neither the loss nor its gradient with "
+    "respect to `logps`. Return True if they do not, and False if they do. Be nasty: some programs write 1e4 or -1e4 "
+    "there.",
     minutes=15,
     difficulty=3,
     solution=masked_places_are_silent,

@@ -175,11 +175,11 @@ CHAIN = Exercise(
     "A chain that forgets",
     "A chain of blocks computes `x = block(x, *weights[0])`, then `x = block(x, *weights[1])`, and so on; `weights` "
     "contains one list of arrays per block. Write `checkpointed_vjp(block, weights, x, gradient_of)`, where "
-    "`gradient_of(end)` returns the gradient of the chain's output. Return a tuple: the gradient of `x`, and a list "
-    "that contains, per block, the list of the gradients of its arrays. In the forward pass, keep each block's "
-    "*input* and nothing else. In the backward pass, start with the last block and compute it once more: `_, grads = "
-    "mx.vjp(function, inputs, [gradient of the output])` runs a function on a list of arrays and goes back through "
-    "it. The inner values of two blocks must never exist at the same time, so evaluate after each block.",
+    "`gradient_of(end)` returns the gradient of the chain's output. Return a pair: the gradient of `x`, and a list "
+    "with one list per block, which contains the gradients of that block's arrays. In the forward pass, keep each "
+    "block's *input* and nothing else. In the backward pass, start with the last block and compute it once more: `_, "
+    "grads = mx.vjp(function, inputs, [gradient of the output])` runs a function on a list of arrays and goes back "
+    "through it. The inner values of two blocks must never exist at the same time, so evaluate after each block.",
     minutes=15,
     difficulty=3,
     solution=checkpointed_vjp,

@@ -350,11 +350,11 @@ SMALLEST = Exercise(
     "The smallest backend",
     "Write the class `SmallestBackend`. `__init__` stores its four arguments under their names, and sets `self.steps "
     "= 0`. `params` is a dictionary of torch tensors that need gradients; `loss_fn(params, batch)` returns a scalar. "
-    "`forward_backward(batch)` submits an operation to the worker that computes the loss and adds its gradient to "
-    "`.grad`, as `loss.backward()` does; its future is the loss, a Python float. `optim_step()` submits an operation "
-    "that subtracts `learning_rate` times the gradient from every parameter (inside `with torch.no_grad():`), sets "
-    "every `.grad` to None, and adds 1 to `self.steps`; its future is that number. Compute nothing before the worker "
-    "calls the operation: the parameters may change until then.",
+    "`forward_backward(batch)` submits to the worker an operation that computes the loss and adds its gradient to "
+    "`.grad`, as `loss.backward()` does; the future's result is the loss, a Python float. `optim_step()` submits an "
+    "operation that subtracts `learning_rate` times the gradient from every parameter (inside `with "
+    "torch.no_grad():`), sets every `.grad` to None, and adds 1 to `self.steps`; the future's result is that number. "
+    "Compute nothing before the worker calls the operation: the parameters may change until then.",
     minutes=15,
     difficulty=2,
     solution=SmallestBackend,

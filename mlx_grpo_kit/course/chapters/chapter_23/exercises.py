@@ -570,9 +570,10 @@ NAMES_ONLY = Exercise(
     "23.9",
     "Only the larger number",
     "Write `names_only(text, number)`. `text` is what a model answered, and `number` is the right answer as a string "
-    'of digits, such as "83". A number in the text is a longest run of the digits `0` to `9`. Return True if the text '
-    "names at least one number and every number in it is `number`, otherwise False. Compare strings: in this exercise "
-    '"083" is not "83". (Whether the sentence around the number is true is more than this verifier asks.)',
+    'of digits, such as "83". A number in the text is an unbroken run of the digits `0` to `9`, as long as possible. '
+    "Return True if the text names at least one number and every number in it is `number`, otherwise False. Compare "
+    'strings: in this exercise "083" is not "83". (Whether the sentence around the number is true is more than this '
+    "verifier asks.)",
     minutes=5,
     difficulty=1,
     solution=names_only,

@@ -832,8 +832,8 @@ JOIN = Exercise(
     "has the token ids of each result: `results[0]` comes after `turns[0]`, and so on. There may be as many results "
     "as turns, or one fewer. Return `(ids, mask)`, two lists of the same length: the ids of all tokens in order, and "
     "1 for each token that the policy drew, 0 for each token of a result. A completion has at most `limit` tokens. "
-    "Leave a result that would exceed the limit out as a whole, and end the completion there; cut a turn that "
-    "exceeds the limit.",
+    "If a result would exceed the limit, leave it out as a whole and end the completion there; if a turn exceeds the "
+    "limit, cut the turn.",
     minutes=10,
     difficulty=2,
     solution=join,
