@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from mlx_grpo_kit.generation import Rollout, SamplingConfig, generate, stop_at
 from mlx_grpo_kit.grpo.batch import Completions, Conversation, last_turn
 from mlx_grpo_kit.grpo.config import GRPOConfig
-from mlx_grpo_kit.grpo.conversations import Conversations
 from mlx_grpo_kit.grpo.learners import MANY_PARAMETERS, decoder_class
 from mlx_grpo_kit.grpo.memory import completion_batch_size
 from mlx_grpo_kit.grpo.policy import Policy
@@ -23,6 +22,9 @@ from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.runtime.blas import all_cores
 from mlx_grpo_kit.tasks.calls import ordered_problems, sample_problems
 from mlx_grpo_kit.tasks.task import Problem, Task, TaskError
+
+if TYPE_CHECKING:
+    from mlx_grpo_kit.grpo.conversations import Conversations
 
 
 class Sampler(Protocol):

@@ -24,7 +24,7 @@ from mlx_grpo_kit.grpo.evaluation import Evaluation, evaluate
 from mlx_grpo_kit.grpo.policy import Policy
 from mlx_grpo_kit.grpo.prompts import check_room, length_with_room, longest_prompt
 from mlx_grpo_kit.grpo.rewards import TaskRewards
-from mlx_grpo_kit.grpo.tool_sampler import task_sampler
+from mlx_grpo_kit.grpo.trainer import task_sampler
 from mlx_grpo_kit.qwen3 import Qwen3Config
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.runtime import mx

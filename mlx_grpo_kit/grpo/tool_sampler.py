@@ -92,9 +92,3 @@ class ToolSampler(PolicySampler):
                 "The chat template of this folder does not show what tools return; expected one that writes messages "
                 "of the role 'tool', as Qwen3's does."
             )
-
-
-def task_sampler(tokenizer: Tokenizer, task: Task, args: GRPOConfig, world: World | None = None) -> PolicySampler:
-    """The kit's sampler for a task, with or without tools."""
-    sampler = PolicySampler if task_tools(task) is None else ToolSampler
-    return sampler(tokenizer, task, args, world)

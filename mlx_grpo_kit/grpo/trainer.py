@@ -31,11 +31,10 @@ from mlx_grpo_kit.grpo.policy import Policy
 from mlx_grpo_kit.grpo.processes import World
 from mlx_grpo_kit.grpo.prompts import check_prompts
 from mlx_grpo_kit.grpo.rewards import check_reward_funcs
-from mlx_grpo_kit.grpo.sampler import Sampler
+from mlx_grpo_kit.grpo.sampler import PolicySampler, Sampler
 from mlx_grpo_kit.grpo.schedule import own_rate, scheduled_rate
 from mlx_grpo_kit.grpo.state import Snapshot, TrainStep
 from mlx_grpo_kit.grpo.step import Advantages, Parts, grpo_step, learn_from
-from mlx_grpo_kit.grpo.tool_sampler import task_sampler
 from mlx_grpo_kit.grpo.trainer_lock import TrainerLock
 from mlx_grpo_kit.grpo.training_loop import TrainingLoop, warn_of_no_steps
 from mlx_grpo_kit.qwen3 import Qwen3Config
@@ -46,7 +45,7 @@ from mlx_grpo_kit.runtime.habits import names_habits
 from mlx_grpo_kit.tasks.catalogue import validate_task
 from mlx_grpo_kit.tasks.signatures import as_reward_funcs
 from mlx_grpo_kit.tasks.task import Task
-from mlx_grpo_kit.tasks.tools import environment_rewards
+from mlx_grpo_kit.tasks.tools import environment_rewards, task_tools
 
 
 @names_habits("argument")
@@ -354,3 +353,12 @@ class GRPOTrainer:
         trainer = cls(saved.policy.config, {}, saved.tokenizer, task, args, world, **vars(own), _saved=saved)
         trainer._changes = changed_settings(saved.args, trainer.args)
         return trainer
+
+
+def task_sampler(tokenizer: Tokenizer, task: Task, args: GRPOConfig, world: World | None = None) -> PolicySampler:
+    """The kit's sampler for a task, with or without tools."""
+    if task_tools(task) is None:
+        return PolicySampler(tokenizer, task, args, world)
+    from mlx_grpo_kit.grpo.tool_sampler import ToolSampler  # which loads all that calls and their results need
+
+    return ToolSampler(tokenizer, task, args, world)

@@ -1,5 +1,6 @@
 """The files of a run and the settings of GRPO load without MLX, for `--help` and for other programs."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import mlx_grpo_kit.runs
+from mlx_grpo_kit.runtime.extras import ROOT
 
 LOADED = """
 import sys
@@ -40,3 +42,13 @@ def test_settings_load_no_package_at_all(module):
     others, kit = loaded_by(module)
     assert others == set()
     assert kit <= {"grpo", "runtime", "cli", "runs", "files"}
+
+
+def test_training_loads_few_modules(tmp_path):
+    """A stranger has to read what a program loads: at most 90 modules for the README's ten lines, 60 for the page."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"## In ten lines\n\n```python\n(.*?)```", readme, re.DOTALL)
+    for code, most in ((program.replace("max_steps=50", "max_steps=1"), 90), ("import mlx_grpo_kit.grpo.minimal", 60)):
+        code += "\nimport sys; print(len([name for name in sys.modules if name.startswith('mlx_grpo_kit')]))"
+        done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert 40 < int(done.stdout.splitlines()[-1]) <= most, done.stdout
