@@ -611,7 +611,7 @@ def test_loops_that_learn_from_something_else_are_refused(train, verdict, monkey
     monkeypatch.setattr(training, "MOST_STEPS", 20)
     note = chapter.TRAIN.examine(train)
     assert not note
-    assert note.message.startswith("`train(some steps with other rewards)` gave ")
+    assert note.message.startswith("In some steps with other rewards, `train` gave ")
     assert verdict in note.message
     [advice] = [each.message for each in chapter.TRAIN.mistakes if each.name == chapter.MISTAKEN.get(verdict)] or [""]
     assert advice in note.message

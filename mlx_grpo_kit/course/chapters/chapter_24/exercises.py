@@ -24,12 +24,17 @@ from mlx_grpo_kit.tasks import Addition
 
 
 class Judged(Exercise):
-    """An exercise whose `run` puts into words what an answer did; a Misfit says by itself what was expected."""
+    """An exercise whose `run` puts into words what an answer did; a Misfit says by itself what was expected.
+
+    A message describes a case by its attribute `how`, if it has one, since no reader could make that call.
+    """
 
     def _complaint(self, case, expected, got, never_returns):
+        name, call = self.solution.__name__, f"`{self.solution.__name__}({', '.join(map(show, case))})`"
+        words = f"{case[0].how}, `{name}`" if hasattr(case[0], "how") else call
         if isinstance(got, small.Misfit):
-            return f"`{self.solution.__name__}({', '.join(map(show, case))})` gave {got}."
-        return super()._complaint(case, expected, got, never_returns)
+            return f"{words} gave {got}."
+        return super()._complaint(case, expected, got, never_returns).replace(call, words, 1)
 
     def _find_mistake(self, results):
         """The mistake with these results; for words that have one cause alone, the mistake that they name once."""
@@ -75,7 +80,7 @@ SAMPLE = Judged(
     "Write `sample(config, params, prompts, ends, max_new_tokens, seed)`. `prompts` is a list of lists of token ids, "
     "of different lengths. Return a list with a completion for each prompt: a list of token ids, drawn from the model "
     "at temperature 1. A completion ends with the first token that is in `ends`, which it keeps, or after "
-    "`max_new_tokens` tokens. Equal seeds draw the same completions, and different seeds draw different ones. The "
+    "`max_new_tokens` tokens. Equal seeds draw the same completions, and different seeds draw different ones.\n\nThe "
     "check draws a few thousand completions from very small models and compares their frequencies with the "
     "probabilities that the forward pass gives.",
     minutes=25,
@@ -877,6 +882,7 @@ class Batch:
 
     def __init__(self, words: str, seed: int, shipped: bool = False, only: int = 16, tied: bool = False):
         self.words, self.seed, self.shipped, self.only, self.tied = words, seed, shipped, only, tied
+        self.how = f"With {words}"
 
     def __repr__(self) -> str:
         return self.words
@@ -951,7 +957,7 @@ def _one_off(config, params, prompts, completions, advantages):
     return mx.grad(loss)(params)
 
 
-GRADIENT = Exercise(
+GRADIENT = Judged(
     "24.4",
     "One gradient",
     "Write `gradient(config, params, prompts, completions, advantages)`: the gradient of the objective above with "
@@ -1022,8 +1028,8 @@ old log-probabilities with a gradient (2)
 ! The old log-probabilities have a gradient too, and it cancels the other one. They are constants: `mx.stop_gradient`.
 probabilities in the place of ratios (2)
 + ratio = mx.exp(logps)
-! The derivative of a probability is small where the probability is: unlikely tokens that were right would teach the
-! least. The ratio divides by the old probability, as a constant.
+! The derivative of a probability is small where the probability is small, so unlikely tokens that were right would
+! teach the least. The ratio divides by the old probability, as a constant.
 
 the mean of the advantages subtracted (3)
 - advantages = mx.array(advantages)[:, None]
@@ -1496,16 +1502,16 @@ TRAIN = Looped(
     "Write `train(config, params, tokenizer, task, seed)`, a generator that yields the dictionary of parameters after "
     "each step of GRPO. `task.sample(rng, n)` returns n problems with a `prompt`, "
     "`task.is_correct(problem, text)` says whether a text is right, and `task.max_completion_length` is the limit of "
-    "tokens; `tokenizer` has `encode`, `decode` and `eos_token_ids`. Train on what `task.sample` returns, and on "
+    "tokens; `tokenizer` has `encode`, `decode` and `eos_token_ids`.\n\nTrain on what `task.sample` returns, and on "
     "rewards: 1 if `task.is_correct` says True to a text that the policy wrote, else 0. The held-out problems are for "
     "the exam, and no problem shows its `answer` to your loop. Leave the `params` that you are given as they are. "
-    "Equal seeds give equal runs. Optimizer, learning rate, group size and number of steps are yours. The check first "
-    "runs a few steps on tasks that ask the same sums and reward something else. Where all answers to a question get "
-    "the same reward, your loop must learn nothing; where texts other than the sums are rewarded, your policy must "
-    "learn to write those. Then it runs your loop for **two minutes** at most, of processor time or on the clock, "
-    "whichever is less. It stops a run that collapses within seconds, so call it early. Every 20 steps the policy "
-    "takes an exam: all 1,003 held-out sums, drawn at temperature 1 and counted by the kit's own evaluation. If more "
-    "than 85% are right, it takes two more, and you pass if the mean of the three is above 85%.",
+    "Equal seeds give equal runs. Optimizer, learning rate, group size and number of steps are yours.\n\n"
+    "The check first runs a few steps on tasks that ask the same sums and reward something else. Where all answers to "
+    "a question get the same reward, your loop must learn nothing; where texts other than the sums are rewarded, your "
+    "policy must learn to write those. Then it runs your loop for **two minutes** at most, of processor time or on the "
+    "clock, whichever is less. A run that collapses is stopped within seconds, so call the check early. Every 20 steps "
+    "the policy takes an exam: all 1,003 held-out sums, drawn at temperature 1 and counted by the kit's own "
+    "evaluation. If more than 85% are right, it takes two more, and you pass if the mean of the three is above 85%.",
     minutes=30,
     difficulty=3,
     solution=train,
@@ -1552,12 +1558,12 @@ TRAIN = Looped(
 @ problems = [each for each in task.sample(rng, num_questions) for _ in range(group_size)]
 groups torn apart
 + problems = task.sample(rng, num_questions) * group_size
-! So answers to different questions are compared: an answer is pushed up because its question is easy. That learns too,
-! but it is not GRPO. All `group_size` answers to one question must be next to each other, in problems, completions and
-! rewards alike, and `advantages` must get that `group_size`.
+! Answers to different questions are compared, so that an answer is pushed up because its question is easy. That learns
+! too, but it is not GRPO. All `group_size` answers to one question must be next to each other, in problems, completions
+! and rewards alike, and `advantages` must get that `group_size`.
 the exam as homework
 + problems = [each for each in task.held_out(num_questions) for _ in range(group_size)]
-! Then the accuracy says nothing about sums that the policy has not seen.
+! If you train on the exam, the accuracy says nothing about sums that the policy has not seen.
 
 no baseline
 - pushes = advantages(rewards, group_size)
@@ -1596,8 +1602,8 @@ the seed ignored (4)
     run=_train,
     in_place=True,  # `training` looks at that itself, after some steps
     program=learn_addition,
-    explain="Every line of it is yours, apart from the forward pass and AdamW. It learned from rewards alone, and "
-    "compared answers to one question with each other.",
+    explain="Every line of it is yours, apart from the forward pass and AdamW. The policy learned from rewards alone, "
+    "by comparing answers to one question with each other.",
 )
 
 
@@ -1793,13 +1799,13 @@ FAULTS = NamedFaults(
     "24.9",
     "Find the faults in this GRPO",
     "Each of the three programs above has one fault. All of them run and raise nothing. For each program, name the "
-    "line with the fault, and prove it by a number that you compute. `faulty.batch()` returns the MLX arrays of 16 "
+    "line with the fault, and prove it by a number that you compute.\n\n`faulty.batch()` returns the MLX arrays of 16 "
     "completions in groups of 4, as `(config, params, reference, prompts, tokens, mask, rewards)`; `params` is the "
-    "policy, and only places with mask 1 count. *Program 1*: take the log-probability of each token in the "
+    "policy, and only places with mask 1 count.\n\n*Program 1*: take the log-probability of each token in the "
     "distribution that the program draws from, and the log-probability that its loss scores. The number is the largest "
-    "absolute difference between the two. *Program 2*: the number is the mean KL per token that the program should "
-    "have computed, by its own formula. *Program 3*: the number is the right denominator of the loss divided by the "
-    "program's denominator. Answer with a list of three pairs, "
+    "absolute difference between the two.\n\n*Program 2*: the number is the mean KL per token that the program should "
+    "have computed, by its own formula.\n\n*Program 3*: the number is the right denominator of the loss divided by the "
+    "program's denominator.\n\nAnswer with a list of three pairs, "
     "`[(line, number), (line, number), (line, number)]`. If several lines make the fault together, each of them is "
     "accepted. Numbers may be off by 1%.",
     minutes=20,

@@ -117,6 +117,7 @@ class Wish:
     ):
         self.words, self.prompts, self.ends = words, prompts, sorted(ends)
         self.max_new_tokens, self.seed, self.config, self.times = max_new_tokens, seed, config, times
+        self.how = f"With {words}"
 
     def __repr__(self) -> str:
         return self.words

@@ -69,15 +69,15 @@ class NearlyThere(Told):
 class Stage:
     """One part of the check of a training loop, by what it looks at."""
 
-    words: str
+    how: str
 
     def __repr__(self) -> str:
-        return self.words
+        return self.how
 
 
-FIRST_STEPS = Stage("the first steps")
-OTHER_REWARDS = Stage("some steps with other rewards")
-TWO_MINUTES = Stage("two minutes at most")
+FIRST_STEPS = Stage("In its first steps")
+OTHER_REWARDS = Stage("In some steps with other rewards")
+TWO_MINUTES = Stage("In two minutes at most")
 
 
 class PeekError(Exception):

@@ -48,6 +48,7 @@ class Reused:
 
     def __init__(self, words: str, seed: int, epsilon: float, beta: float, by_trl: bool = False):
         self.words, self.seed, self.epsilon, self.beta, self.by_trl = words, seed, epsilon, beta, by_trl
+        self.how = f"With {words}"
 
     def __repr__(self) -> str:
         return self.words
