@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mlx_grpo_kit.cli.values import count, seed
+from mlx_grpo_kit.cli.values import count, positive, seed
 
 COMMANDS = "mlx_grpo_kit.course.teaching."
 
@@ -12,6 +12,7 @@ COMMANDS = "mlx_grpo_kit.course.teaching."
 def add_teaching(commands: Any) -> None:
     """Add the commands for instructors."""
     _add_assignment(commands)
+    _add_grade(commands)
     _add_mistakes(commands)
 
 
@@ -30,6 +31,31 @@ def _add_assignment(commands: Any) -> None:
     )
     parser.add_argument("--seed", type=seed, metavar="N", help="seed of the hidden cases (default: a random one)")
     parser.set_defaults(module=COMMANDS + "assignment")
+
+
+def _add_grade(commands: Any) -> None:
+    parser = commands.add_parser(
+        "grade",
+        help="grade many files of answers against hidden cases",
+        description="Grade many files of answers (answers.json) against hidden cases. Each answer runs in a process "
+        "of its own, with limits of time and memory. On Linux it starts no other program, uses no network, and writes "
+        "only to a temporary folder. That stops accidents and ordinary tricks, but it is not a sandbox against "
+        "experts. An answer that is the kit's solution word for word is marked as copied, which is natural for a "
+        "one-line answer.",
+        epilog="examples:\n"
+        "  python -m mlx_grpo_kit grade handed_in/*/answers.json\n"
+        "  python -m mlx_grpo_kit grade handed_in/*/answers.json --exercises 14.1 16.1 --csv > marks.csv\n",
+    )
+    parser.add_argument("files", nargs="+", metavar="ANSWERS", help="answers.json of a reader")
+    words = "the exercises to grade (default: every answer in the file)"
+    parser.add_argument("--exercises", nargs="+", metavar="ID", help=words)
+    parser.add_argument("--csv", action="store_true", help="print CSV, one row per answer, instead of a table")
+    parser.add_argument("--seed", type=seed, metavar="N", help="seed of the hidden cases (default: a random one)")
+    words = "processor time per answer (default 20)"
+    parser.add_argument("--seconds", type=positive, default=20, metavar="N", help=words)
+    words = "memory per answer in MiB, beyond what Python and the kit take (default 1024)"
+    parser.add_argument("--memory", type=count, default=1024, metavar="MIB", help=words)
+    parser.set_defaults(module=COMMANDS + "grade")
 
 
 def _add_mistakes(commands: Any) -> None:

@@ -107,7 +107,7 @@ def _change(folder: Path, id: str, change: Callable[[Sequence[Kept]], list[Kept]
     file, said = answers_file(folder), ""
     with one_writer(folder):
         content = read_file(file) if file.exists() else b"{}"
-        answers, damage = _parsed(content)
+        answers, damage = parsed_answers(content)
         if damage:
             said = (
                 f"Your file of answers was damaged ({damage}), so check wrote it again with the {len(answers)} answers "
@@ -127,14 +127,14 @@ def answers_file(folder: Path) -> Path:
 def read_answers(folder: Path) -> tuple[dict[str, list[Kept]], str]:
     """Every answer in the file, by exercise, newest version last, and what is wrong with the file, if anything is."""
     try:
-        return _parsed(read_file(answers_file(folder)))
+        return parsed_answers(read_file(answers_file(folder)))
     except FileNotFoundError:
         return {}, ""
     except (OSError, ValueError) as error:
         return {}, str(error)
 
 
-def _parsed(content: bytes) -> tuple[dict[str, list[Kept]], str]:
+def parsed_answers(content: bytes) -> tuple[dict[str, list[Kept]], str]:
     try:
         whole = json.loads(content, object_pairs_hook=_each_once)
     except (ValueError, RecursionError) as error:

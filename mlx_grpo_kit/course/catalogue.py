@@ -38,7 +38,7 @@ def _exercises_in(module: ModuleType) -> list[Exercise]:
 
 @functools.cache
 def hidden_exercises(chapter: str, seed: int) -> list[Exercise]:
-    """The exercises of a chapter with other drawn cases: its module, executed again within `drawn_from(seed)`."""
+    """The exercises of a chapter with more drawn cases: its module, executed again within `drawn_from(seed)`."""
     exercises(chapter)
     spec = find_spec(f"{chapter_folders.__name__}.chapter_{chapter}.exercises")
     own = spec_from_file_location(f"{spec.name}_{seed}", spec.origin)

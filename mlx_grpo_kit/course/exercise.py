@@ -107,6 +107,7 @@ class Exercise:
     work: int | None = None
     program: Callable[[Any, dict[str, Any]], None] | None = None
     _known: dict[tuple[int, int], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _works: dict[int, int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def heading(self) -> str:
@@ -257,8 +258,13 @@ class Exercise:
         tried = finite(function) if self.in_place else watched(finite(function), changes, returned)
         if self.work is None:
             return self.run(tried, *copy.deepcopy(case))
-        _, enough = count_work(lambda: self.run(self.solution, *copy.deepcopy(case)))
-        return count_work(lambda: self.run(tried, *copy.deepcopy(case)), self.work * enough)[0]
+        return count_work(lambda: self.run(tried, *copy.deepcopy(case)), self.work * self.work_on(case))[0]
+
+    def work_on(self, case: tuple) -> int:
+        """The steps that the solution takes in a case, counted once."""
+        if id(case) not in self._works:
+            self._works[id(case)] = count_work(lambda: self.run(self.solution, *copy.deepcopy(case)))[1]
+        return self._works[id(case)]
 
     def _complaint(self, case: tuple, expected: Any, got: Any, never_returns: bool) -> str:
         call = f"`{self.solution.__name__}({', '.join(map(show, case))})`"
@@ -328,18 +334,18 @@ def drawn(count: int, draw: Callable[[Any], tuple], seed: int = 0) -> tuple[tupl
     Args:
         count: how many cases.
         draw: takes a `numpy.random.Generator`, returns the arguments of one call.
-        seed: of the generator. The cases are the same every time, but not within `drawn_from`.
+        seed: of the generator. The cases are the same every time; within `drawn_from` there are as many others, too.
     """
     import numpy as np
 
     hidden = _hidden_seed.get()
-    rng = np.random.default_rng(seed if hidden is None else (seed, hidden))
-    return tuple(Drawn(draw(rng)) for _ in range(count))
+    seeds = [seed] if hidden is None else [seed, (seed, hidden)]
+    return tuple(Drawn(draw(rng)) for rng in map(np.random.default_rng, seeds) for _ in range(count))
 
 
 @contextmanager
 def drawn_from(seed: int) -> Iterator[None]:
-    """A context in which `drawn` draws other cases, which depend on `seed`: cases that a reader has not seen."""
+    """A context in which `drawn` also draws cases that depend on `seed`, which a reader has not seen."""
     token = _hidden_seed.set(seed)
     try:
         yield

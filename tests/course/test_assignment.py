@@ -147,3 +147,24 @@ def test_another_seed_each_time(tmp_path, capsys):
     assert main(["assignment", "14.1", "--output", str(tmp_path / "one"), "--seed", seeds[1]]) == 0
     one, two = ((tmp_path / name / "otter" / f"{name}.ipynb").read_text() for name in ("one", "two"))
     assert one.replace("name: one", "name: two") == two
+
+
+def test_otter_keeps_both_tests_of_a_question(folder):
+    """Otter collects tests by the name of their function."""
+    cells = nbformat.read(folder / "otter/week4.ipynb", as_version=4).cells
+    for id in IDS:
+        tests = [cell.source for cell in cells if f'assert check("{id}"' in cell.source]
+        names = [re.search(r"^def (\w+)\(", source, flags=re.M)[1] for source in tests]
+        assert len(set(names)) == 2
+        hidden = [source for source in tests if "hidden: true" in source]
+        assert len(hidden) == 1
+        assert f"points: {find(id).difficulty}\n" in hidden[0]
+        assert f"seed={SEED}" in hidden[0]
+
+
+def test_otter_tests_the_answer_whatever_its_name_means_later(folder):
+    """14.2 needs 14.1, so a later cell binds the name of 14.1 to what `use` returns."""
+    cells = [cell.source for cell in nbformat.read(folder / "otter/week4.ipynb", as_version=4).cells]
+    assert 'whole_number = use("14.1")' in cells
+    assert cells.index("answer_14_1 = whole_number") < cells.index('whole_number = use("14.1")')
+    assert not [source for source in cells if 'check("14.1", whole_number' in source]

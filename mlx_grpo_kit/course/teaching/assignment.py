@@ -42,24 +42,30 @@ cases, {seed}. Both graders remove them from what students get. To make the same
 
 nbgrader, in this folder:
 
-    nbgrader generate_assignment {name} --create
-    # hand out release/{name}, collect submitted/STUDENT/{name}/{name}.ipynb
-    nbgrader autograde {name}
-    nbgrader export
+```sh
+nbgrader generate_assignment {name} --create
+# hand out release/{name}, collect submitted/STUDENT/{name}/{name}.ipynb
+nbgrader autograde {name} --create
+nbgrader export
+```
 
 Otter:
 
-    otter assign otter/{name}.ipynb otter_made
-    # hand out otter_made/student/{name}.ipynb, collect collected/STUDENT.ipynb; then, without Docker:
-    for one in collected/*.ipynb; do
-        mkdir -p marks/$(basename $one .ipynb)
-        otter run -a otter_made/autograder/*.zip -o marks/$(basename $one .ipynb) $one
-    done
-    python -c 'import glob, json
-    for file in sorted(glob.glob("marks/*/results.json")):
-        tests = json.load(open(file))["tests"]
-        print(file.split("/")[1], sum(test["score"] for test in tests), sep=",")' > marks.csv
-    # with Docker, and the kit in its image: otter grade -a otter_made/autograder/*.zip collected
+```sh
+otter assign otter/{name}.ipynb otter_made
+# hand out otter_made/student/{name}.ipynb, collect collected/STUDENT.ipynb; then, without Docker:
+for one in collected/*.ipynb; do
+    mkdir -p marks/$(basename $one .ipynb)
+    otter run -a otter_made/autograder/*.zip -o marks/$(basename $one .ipynb) $one
+done
+python -c '
+import glob, json
+for file in sorted(glob.glob("marks/*/results.json")):
+    tests = json.load(open(file))["tests"]
+    print(file.split("/")[1], sum(test.get("score", 0) for test in tests), sep=",")
+' > marks.csv
+# with Docker, and the kit in its image: otter grade -a otter_made/autograder/*.zip collected
+```
 
 Both run what students wrote on this machine. Grade as a user whose files and network the code may have.
 """
@@ -137,27 +143,34 @@ def for_otter(chosen: Sequence[Exercise], seed: int, name: str) -> nbformat.Note
     for exercise, setup, needs, stub in _parts(chosen):
         cells += [*map(new_markdown_cell, setup[:-1]), *map(new_code_cell, setup[-1:])]
         cells += [new_code_cell(needs)] if needs else []
-        points = exercise.difficulty
+        points, number = exercise.difficulty, exercise.id.replace(".", "_")
         solution = f"# BEGIN SOLUTION NO PROMPT\n{_solution(exercise)}\n# END SOLUTION"
+        # Otter tests when all cells have run, and a later cell may bind the answer's name anew. It keeps one test of
+        # each name.
+        kept = f"answer_{number}"
         tests = [
-            f'""" # BEGIN TEST CONFIG\npoints: {worth}\nhidden: {str(hidden).lower()}\n""" # END TEST CONFIG\n'
-            f"def test({exercise.solution.__name__}):\n    from mlx_grpo_kit.course import check\n\n    {test}\n\n\n"
-            f"test({exercise.solution.__name__})"
-            for worth, hidden, test in ((points, True, _test(exercise, seed)), (0, False, _test(exercise)))
+            _otter_test("hidden_cases", kept, points, _test(exercise, seed, kept)),
+            _otter_test("known_cases", kept, 0, _test(exercise, None, kept)),
         ]
-        number = exercise.id.replace(".", "_")
         cells += [
             new_raw_cell(f"# BEGIN QUESTION\nname: q{number}\npoints: {points}"),
             new_markdown_cell(_prompt(exercise)),
             new_raw_cell("# BEGIN SOLUTION"),
             new_code_cell(f"{stub}\n\n\n{solution}"),
             new_raw_cell("# END SOLUTION"),
+            new_code_cell(f"{kept} = {exercise.solution.__name__}"),
             new_raw_cell("# BEGIN TESTS"),
             *map(new_code_cell, tests),
             new_raw_cell("# END TESTS"),
             new_raw_cell("# END QUESTION"),
         ]
     return _notebook(cells)
+
+
+def _otter_test(name: str, answer: str, points: int, test: str) -> str:
+    head = f'""" # BEGIN TEST CONFIG\npoints: {points}\nhidden: {str(points > 0).lower()}\n""" # END TEST CONFIG'
+    body = f"def {name}({answer}):\n    from mlx_grpo_kit.course import check\n\n    {test}"
+    return f"{head}\n{body}\n\n\n{name}({answer})"
 
 
 def _parts(chosen: Sequence[Exercise]) -> list[tuple[Exercise, list[str], str, str]]:
@@ -187,9 +200,9 @@ def _solution(exercise: Exercise) -> str:
     return textwrap.dedent(inspect.getsource(exercise.solution)).rstrip()
 
 
-def _test(exercise: Exercise, seed: int | None = None) -> str:
+def _test(exercise: Exercise, seed: int | None = None, name: str = "") -> str:
     hidden = "" if seed is None else f", seed={seed}"
-    return f'assert check("{exercise.id}", {exercise.solution.__name__}{hidden})'
+    return f'assert check("{exercise.id}", {name or exercise.solution.__name__}{hidden})'
 
 
 def _notebook(cells: Sequence[nbformat.NotebookNode]) -> nbformat.NotebookNode:
