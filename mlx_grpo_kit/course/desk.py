@@ -162,7 +162,7 @@ def my_code(path: str | os.PathLike = "my_code.py", chapter: str = "") -> Path:
         raise ValueError(f"There are no answers{where} yet: check keeps each one that passes.")
     if path.exists() and not path.read_bytes().startswith(as_one_file({}, {})[0].rstrip().encode()):
         raise FileExistsError(f"{path} is not a file of my_code. Give another name.")
-    own = {id: each.name for id, each in newest.items()}
+    own = {id: newest[id].name for id in sorted(newest, key=lambda id: int(id.partition(".")[2]))}
     ways_in = {}
     for each in ends:
         if each.id in newest:
