@@ -7,7 +7,8 @@ import math
 import numbers
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 RELATIVE, ABSOLUTE = 1e-6, 1e-9  # the tolerances for a number
@@ -16,6 +17,7 @@ RELATIVE, ABSOLUTE = 1e-6, 1e-9  # the tolerances for a number
 COARSE = {"float32": (1e-4, 1e-5), "float16": (1e-2, 1e-2), "bfloat16": (5e-2, 5e-2)}
 DIGITS = 6  # per number in a message, if they are enough
 LONGEST_TEXT = 160  # of a value in a message
+LONGEST_WHOLE = 80  # of a result of several parts; of a longer one the message shows the first part that differs
 LONGEST_ERROR = 2000  # of an exception's message
 MOST_NUMBERS = 12  # per array; for a larger one the message gives its shape
 DEEPEST = 32  # nesting depth; MLX and NumPy crash or hang on a list that contains itself
@@ -126,26 +128,14 @@ def _told_apart(got: Any, expected: Any) -> str:
         if not same(got.result, expected):
             return told_apart(got.result, expected)
         return "the right result, but also new numbers in what it was given (work on a copy of that)"
-    if (
-        isinstance(expected, (list, tuple))
-        and isinstance(got, (list, tuple))
-        and len(got) == len(expected)
-        and any(map(shape_of, expected))
-    ):
-        wrong = [same(*pair) for pair in zip(got, expected, strict=True)].index(False)
-        return f"a {type(got).__name__} whose part {wrong + 1} is {told_apart(got[wrong], expected[wrong])}"
-    if (
-        isinstance(expected, Mapping)
-        and isinstance(got, Mapping)
-        and list(got) == list(expected)
-        and any(map(shape_of, expected.values()))
-    ):
-        name = next(name for name in expected if not same(got[name], expected[name]))
-        return f"for {name}: {told_apart(got[name], expected[name])}"
+    if part := _first_part_told_apart(got, expected):
+        return part
     if _has_too_few_digits(got, expected):
         dtype = str(got.dtype).rpartition(".")[2]
         return f"what is right as far as {dtype} goes, expected the digits of {expected.dtype} (compute with that)"
     text = _show_both(got, expected)
+    if isinstance(got, Told) and not isinstance(expected, str) and len(text[1]) > LONGEST_WHOLE:
+        return text[0]
     dtypes = [
         str(value.dtype) if type(value).__module__ == "mlx.core" and hasattr(value, "dtype") else None
         for value in (got, expected)
@@ -171,6 +161,66 @@ def _told_apart(got: Any, expected: Any) -> str:
         f"an {text[0]} with {is_wrong.sum():,} of {is_wrong.size:,} elements wrong: the one at {list(index)} is "
         + ", expected ".join(_show_both(float(got[index]), float(expected[index])))
     )
+
+
+def _first_part_told_apart(got: Any, expected: Any) -> str:
+    """The first difference of two texts, or of two lists, tuples, dictionaries or data classes; empty if short."""
+    if isinstance(got, str) and isinstance(expected, str):
+        return _texts_told_apart(got, expected)
+    parts = [_parts(value) for value in (got, expected)]
+    if None in parts or isinstance(got, (list, tuple)) != isinstance(expected, (list, tuple)):
+        return ""
+    arrays = any(shape_of(each) for each in parts[1].values())
+    if not arrays and max(len(show(value)) for value in (got, expected)) <= LONGEST_WHOLE:
+        return ""
+    ours, theirs = parts
+    kind = f"a {type(got).__name__}"
+    wrong = next((name for name in theirs if name in ours and not same(ours[name], theirs[name])), None)
+    if isinstance(expected, (list, tuple)):
+        if wrong is None:
+            if len(ours) < len(theirs):
+                which = f"part {len(ours) + 1} should be {show(theirs[len(ours)])}"
+            else:
+                which = f"part {len(theirs) + 1} is {show(ours[len(theirs)])}, where it should have ended"
+            return f"{kind} of {len(ours)}, expected {len(theirs)}: {which}"
+        size = "" if len(ours) == len(theirs) else f" of {len(ours)} (expected {len(theirs)})"
+        return f"{kind}{size} whose part {wrong + 1} is {told_apart(ours[wrong], theirs[wrong])}"
+    missing, extra = ([name for name in one if name not in other] for one, other in ((theirs, ours), (ours, theirs)))
+    if missing or extra:
+        which = f"without {_named(missing)}" if missing else f"with {_named(extra)}"
+        return f"{kind} {which}, expected exactly {_named(theirs)}"
+    return f"for {wrong}: {told_apart(ours[wrong], theirs[wrong])}"
+
+
+def _parts(value: Any) -> dict[Any, Any] | None:
+    """The parts of a list, a tuple, a dictionary or a data class by their names; None for anything else."""
+    if isinstance(value, (list, tuple)):
+        return dict(enumerate(value))
+    if isinstance(value, Mapping):
+        return dict(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return {each.name: getattr(value, each.name) for each in fields(value)}
+    return None
+
+
+def _named(names: Collection[Any]) -> str:
+    return _joined(map(show, names), len(names))
+
+
+def _texts_told_apart(got: str, expected: str) -> str:
+    """Two long texts from a little before the first character that differs; empty if both are short."""
+    if isinstance(got, Told) or isinstance(expected, Told) or max(len(got), len(expected)) <= LONGEST_WHOLE:
+        return ""
+    got, expected = got.strip(), expected.strip()
+    pairs = zip(got, expected, strict=False)
+    place = next((n for n, (one, other) in enumerate(pairs) if one.lower() != other.lower()), None)
+    place = min(len(got), len(expected)) if place is None else place
+    begin, end = max(0, place - 20), place + 40
+    shown = (
+        "..." * (begin > 0) + repr(text[begin:end]) + "..." * (end < len(text)) if text[begin:] else "its end"
+        for text in (got, expected)
+    )
+    return f"a text that differs at character {place + 1}: {', expected '.join(shown)}"
 
 
 def _nearness(expected: Any) -> tuple[float, float]:
@@ -281,7 +331,8 @@ def show(value: Any, digits: int = DIGITS, depth: int = SHOWN_DEEP) -> str:
         raise
     except BaseException:
         text = f"<{type.__getattribute__(type(value), '__name__')} that cannot be shown>"
-    return text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + " ..."
+    longest = LONGEST_TEXT if _container(type(value)) is None else (depth + 1) * LONGEST_TEXT
+    return text if len(text) <= longest else text[:longest] + " ..."
 
 
 def _text(value: Any, digits: int, depth: int) -> str:
@@ -293,7 +344,7 @@ def _text(value: Any, digits: int, depth: int) -> str:
         return "a generator (make a tuple or an array of it)"
     if isinstance(value, Mapping):
         items = ((key if isinstance(key, str) else show(key, digits, depth - 1), item) for key, item in value.items())
-        return _joined(f"{key}: {show(item, digits, depth - 1)}" for key, item in items)
+        return _joined((f"{key}: {show(item, digits, depth - 1)}" for key, item in items), len(value))
     shape = shape_of(value)
     if shape == () and type(value).__module__ in ("numpy", "mlx.core"):
         return show(value.item(), digits, depth - 1)
@@ -302,7 +353,7 @@ def _text(value: Any, digits: int, depth: int) -> str:
             return f"array of shape {shape}"
         return f"array({show(value.tolist(), digits, depth - 1)})"
     if isinstance(value, (list, tuple)):
-        inner = _joined(show(each, digits, depth - 1) for each in value)
+        inner = _joined((show(each, digits, depth - 1) for each in value), len(value))
         return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(value) == 1 else ''})"
     if type(value) in (str, bytes):
         value = value[: LONGEST_TEXT + 1]
@@ -310,14 +361,17 @@ def _text(value: Any, digits: int, depth: int) -> str:
     return name if isinstance(name, str) else repr(value)
 
 
-def _joined(texts: Iterable[str]) -> str:
-    """Texts separated by commas, as many as fit into a message."""
-    room, shown = LONGEST_TEXT, []
+def _joined(texts: Iterable[str], count: int) -> str:
+    """Texts separated by commas, as many as fit into a message, and how many there are if that is not all."""
+    shown, length = [], 0
     for text in texts:
         shown.append(text)
-        room -= len(text) + 2
-        if room < 0:
-            break
+        length += len(text) + 2
+        if length > LONGEST_TEXT and len(shown) < count:
+            ending = f"... {count:,} in all"
+            while len(shown) > 1 and length + len(ending) > LONGEST_TEXT:
+                length -= len(shown.pop()) + 2
+            return ", ".join([*shown, ending])
     return ", ".join(shown)
 
 

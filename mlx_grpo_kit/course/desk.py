@@ -14,7 +14,7 @@ from typing import Any
 
 from mlx_grpo_kit.course.answers import as_one_file, definitions_in, source_of
 from mlx_grpo_kit.course.catalogue import check_of, exercises, find, is_the_kits
-from mlx_grpo_kit.course.compare import say
+from mlx_grpo_kit.course.compare import say, show
 from mlx_grpo_kit.course.exercise import Result
 from mlx_grpo_kit.course.kinds import as_the_solution_returns
 from mlx_grpo_kit.course.record import kept_answers, mark_kept, passed_here, record, stop_storing
@@ -37,13 +37,20 @@ def _displayed(ask: Callable[..., Note]) -> Callable[..., Note]:
     return call
 
 
-@_displayed
-def check(id: str, answer: Any = None, seed: int | None = None) -> Note:
+def check(id: str, answer: Any = None, seed: int | None = None, case: int | None = None) -> Any:
     """Check whether `answer` (a function, or a value if the exercise asks for one) solves exercise `id`.
 
     With a `seed`, which the tests of an assignment contain, the drawn cases are others, the kit's own solution does not
     count, and nothing is stored by this process from then on: neither passed exercises nor answers nor tries.
+
+    With `case`, a number that a message names, run that case alone, without a verdict: your prints and the traceback of
+    an exception appear, and the result is what check would compare.
     """
+    return _check(id, answer, seed) if case is None else find(id, seed).run_case(answer, case)
+
+
+@_displayed
+def _check(id: str, answer: Any, seed: int | None) -> Note:
     try:
         exercise = find(id, seed)
     except LookupError as error:
@@ -56,7 +63,7 @@ def check(id: str, answer: Any = None, seed: int | None = None) -> Note:
     remarks = [record(id, answer) if result else ""]
     if result.status != "not attempted":
         remarks.append(note_check(id, bool(result), result.mistake))
-    return _verdict(result, " ".join(filter(None, remarks)))
+    return _verdict(result if seed is None else replace(result, case=0), " ".join(filter(None, remarks)), show(answer))
 
 
 @_displayed
@@ -238,14 +245,18 @@ def _running_cell() -> int | None:
     return None if shell is None else shell.execution_count
 
 
-def _verdict(result: Result, remark: str) -> Note:
+def _verdict(result: Result, remark: str, name: str = "") -> Note:
     exercise = result.exercise
     if result:
         text = "\n\n".join(filter(None, (result.message, remark)))
         return Note(f"\N{CHECK MARK} Passed · {exercise.id} {exercise.title}", text, "passed")
     if result.status == "not attempted":
         return Note(f"\N{WHITE CIRCLE} Not attempted · {exercise.id} {exercise.title}", result.message, "stub")
-    way_out = f'hint("{exercise.id}", {result.hint}) helps with this.'
+    way_out = f'`hint("{exercise.id}", {result.hint})` helps with this.'
+    if result.case:
+        name = name if name.isidentifier() else exercise.solution.__name__
+        alone = f'check("{exercise.id}", {name}, case={result.case})'
+        way_out += f" `{alone}` runs this case alone, with your prints and the traceback of an exception."
     text = "\n\n".join(filter(None, (result.message, way_out, remark)))
     return Note(f"\N{BALLOT X} Not yet · {exercise.id} {exercise.title}", text, "wrong")
 

@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any
 
+from mlx_grpo_kit.course.calls import Calls, brief, in_words, python_of, strangers
 from mlx_grpo_kit.course.compare import (
     EndlessError,
     Spoiled,
@@ -40,6 +42,7 @@ from mlx_grpo_kit.course.trial import (
 
 _hidden_seed: ContextVar[int | None] = ContextVar("hidden_seed", default=None)
 MOST_ANSWERS = 1000  # the most numbers in an array that is accepted as a tuple
+LONGEST_REPEAT = 1.0  # seconds of a case that is run once more for a message
 DOES_NOTHING = {"RESUME", "NOP", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE", "POP_TOP", "COPY_FREE_VARS"}
 
 
@@ -176,33 +179,39 @@ class Exercise:
                 calls: list[tuple] = []
                 yield self.try_out(answer, case, calls), calls
 
-        return self.judge(tries())
+        return self.judge(tries(), answer)
 
-    def judge(self, tries: Iterable[tuple[Any, list[tuple]]]) -> Result:
+    def judge(self, tries: Iterable[tuple[Any, list[tuple]]], answer: Callable[..., Any] | None = None) -> Result:
         """The verdict on a function by its tries: for each case what `try_out` returned, and the results of its calls.
 
-        Each try is compared before the next one is asked for, and again after the last.
+        Each try is compared before the next one is asked for, and again after the last. If the answer itself is here,
+        a message may show the call that it got.
         """
         first = None
         right = [self._known_result(self.solution, number) for number in range(len(self.cases))]
-        results, returned = [], []
-        for case, expected, (got, calls) in zip(self.cases, right, tries, strict=True):
+        results, returned, began = [], [], perf_counter()
+        for number, (expected, (got, calls)) in enumerate(zip(right, tries, strict=True)):
             results.append(got)
             returned.append(calls)
             if first is None and not same(got, expected):
-                first = case, expected, got
+                first, took = (number, expected, got), perf_counter() - began
+            began = perf_counter()
         if first is None:
-            for case, expected, got, calls in zip(self.cases, right, results, returned, strict=True):
+            for number, (expected, got, calls) in enumerate(zip(right, results, returned, strict=True)):
                 if not same(got, expected) or written_over(calls):
                     overwritten = Told("the right result, and a later call wrote over it (make a new one in each call)")
-                    return self._wrong(self._complaint(case, expected, overwritten, False))
+                    where, repeat = self._where(number, None)
+                    complaint = self._complaint(where, expected, overwritten, False) + self._strangers(repeat)
+                    return self._wrong(complaint, case=repeat)
             return Result(self, "passed", self.explain)
         never_returns = all(result is None or isinstance(result, BaseException) for result in results)
-        complaint = self._complaint(*first, never_returns)
+        number, expected, got = first
+        where, repeat = self._where(number, answer if took < LONGEST_REPEAT else None)
+        complaint = self._complaint(where, expected, got, never_returns) + self._strangers(repeat)
         mistake = self._find_mistake(results)
         if mistake is None:
-            return self._wrong(complaint)
-        return self._wrong(f"{complaint} {mistake.message}", mistake)
+            return self._wrong(complaint, case=repeat)
+        return self._wrong(f"{complaint} {mistake.message}", mistake, repeat)
 
     def _find_mistake(self, results: Sequence[Any]) -> Mistake | None:
         """The mistake that gives these results.
@@ -230,6 +239,16 @@ class Exercise:
         if key not in self._known:
             self._known[key] = self.try_out(function, self.cases[number])
         return self._known[key]
+
+    def run_case(self, answer: Callable[..., Any], number: int) -> Any:
+        """What `check` would compare for case `number` (from 1), with nothing between the reader and an exception.
+
+        Raises:
+            IndexError: there is no such case.
+        """
+        if not 1 <= number <= len(self.cases):
+            raise IndexError(f"exercise {self.id} has cases 1 to {len(self.cases)}, not {number}.")
+        return self.run(answer, *copy.deepcopy(self.cases[number - 1]))
 
     def try_out(self, function: Callable[..., Any], case: tuple, returned: list[tuple] | None = None) -> Any:
         """The result of `function` for `case`, the exception that it raises, or words for a forbidden act.
@@ -266,8 +285,24 @@ class Exercise:
             self._works[id(case)] = count_work(lambda: self.run(self.solution, *copy.deepcopy(case)))[1]
         return self._works[id(case)]
 
-    def _complaint(self, case: tuple, expected: Any, got: Any, never_returns: bool) -> str:
-        call = f"`{self.solution.__name__}({', '.join(map(show, case))})`"
+    def _where(self, number: int, answer: Callable[..., Any] | None) -> tuple[str, int]:
+        """The case in words, and its number (from 1) if the words are not a call that can be pasted, else 0.
+
+        `answer` is run once more to see its call, unless it is None.
+        """
+        name, case = self.solution.__name__, self.cases[number]
+        plain = self.run is Exercise.run
+        given = (case, {}) if plain else None
+        if not plain and inspect.isroutine(answer) and self.work is None and not self.in_place:
+            calls = Calls()
+            self.try_out(calls.watch(answer), case)
+            given = calls.shown()
+        if given is not None and (call := python_of(name, *given)):
+            return f"`{call}`", 0
+        words = f"`{name}({', '.join(map(brief, case))})`" if plain else in_words(name, case, self.run)
+        return words, number + 1
+
+    def _complaint(self, where: str, expected: Any, got: Any, never_returns: bool) -> str:
         if isinstance(got, BaseException):
             words = say(got)
             happened = f"raised {type(got).__name__}{words and f': {words}'}. Expected {show(expected)}."
@@ -275,20 +310,23 @@ class Exercise:
             happened = f"returned None, expected {show(expected)}.{' Is there a `return`?' if never_returns else ''}"
         else:
             happened = f"gave {told_apart(got, expected)}."
-        # A case may contain functions that the reader has not seen: their docstrings describe them.
-        strangers = [f" Here `{show(each)}` is `{each.__doc__}`." for each in case if callable(each) and each.__doc__]
-        return f"{call} {happened}{''.join(strangers)}"
+        return f"{where} {happened}"
 
-    def _wrong(self, message: str, mistake: Mistake | None = None) -> Result:
+    def _strangers(self, number: int) -> str:
+        """Descriptions of the functions in case `number` (from 1), which its words only name; nothing for 0."""
+        return strangers(self.cases[number - 1]) if number else ""
+
+    def _wrong(self, message: str, mistake: Mistake | None = None, case: int = 0) -> Result:
         hint, name = (mistake.hint, mistake.name) if mistake else (1, "")
-        return Result(self, "not yet", message, hint, name)
+        return Result(self, "not yet", message, hint, name, case)
 
 
 @dataclass(frozen=True)
 class Result:
     """The verdict of `check`. `status` is "passed", "not yet" or "not attempted"; true if it is "passed".
 
-    `mistake` is the name of the mistake that the answer made, and empty if it made none that the exercise knows.
+    `mistake` is the name of the mistake that the answer made, and empty if it made none that the exercise knows. `case`
+    is the number (from 1) of a case that failed, if the message contains no call of it that can be pasted, else 0.
     """
 
     exercise: Exercise | None
@@ -296,6 +334,7 @@ class Result:
     message: str
     hint: int = 0
     mistake: str = ""
+    case: int = 0
 
     def __bool__(self) -> bool:
         return self.status == "passed"

@@ -234,7 +234,7 @@ def test_a_stored_answer_is_checked_again_only_if_it_or_its_exercise_changed(tmp
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        (ZEROS, "does not pass the check: `forward_slope(square, 3, 0.1)` gave 0, expected 6.1"),
+        (ZEROS, "does not pass the check: `forward_slope(lambda x: x * x, 3.0, 0.1)` gave 0, expected 6.1"),
         ("mine = 3\n", "does not pass the check: check got 3, a int"),
         ("def mine(f):\n    return 1\n", "does not pass the check"),
         ("def other(f, x, h):\n    return 1\n", "cannot be loaded: KeyError"),

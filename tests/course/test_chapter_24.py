@@ -231,7 +231,7 @@ def test_cut_off_tokens_are_named(wish, sampling):
 def test_a_message_that_says_what_was_expected_says_it_once():
     for answer in (lambda *arguments: [[2] * 4] * len(arguments[2]), lambda *arguments: [[6]] * len(arguments[2])):
         assert ", expected" not in check("24.1", answer).text
-    assert "`completion_logps(config, params, [[2, 3]," in check("24.2", chapter._own_position).text
+    assert "`completion_logps` (tried with `weights = config, params" in check("24.2", chapter._own_position).text
 
 
 def spoiling(answer, by):

@@ -19,7 +19,7 @@ from mlx_grpo_kit.tensor import Tensor
 
 def test_a_wrong_answer_gets_its_input_and_the_expected_result():
     note = check("01.1", lambda f, x, h: 0.0)
-    assert "`forward_slope(square, 3, 0.1)` gave 0, expected 6.1. Here `square` is `x * x`." in note.text
+    assert "`forward_slope(lambda x: x * x, 3.0, 0.1)` gave 0, expected 6.1." in note.text
     assert 'hint("01.1", 1)' in note.text
     assert not note
 
@@ -273,10 +273,10 @@ def test_arrays_are_shown_with_their_shape():
     assert show(np.zeros((4, 5))) == "array of shape (4, 5)"
     exercise = doubling(cases=((np.ones((1, 2)),),))
     assert exercise.examine(lambda x: 2 * x[0]).message == (
-        "`double(array([[1, 1]]))` gave array([2, 2]) of shape (2,), expected array([[2, 2]]) of shape (1, 2)."
+        "`double(np.array([[1.0, 1.0]]))` gave array([2, 2]) of shape (2,), expected array([[2, 2]]) of shape (1, 2)."
     )
     assert exercise.examine(lambda x: 3 * x).message == (
-        "`double(array([[1, 1]]))` gave array([[3, 3]]), expected array([[2, 2]])."
+        "`double(np.array([[1.0, 1.0]]))` gave array([[3, 3]]), expected array([[2, 2]])."
     )
 
 

@@ -1,4 +1,4 @@
-"""Networks side by side: gradients of the layers and losses, shares of right answers, differences of two engines."""
+"""Networks side by side: gradients of the layers and losses, shares of right answers, running statistics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LOOKS = ((BLUE, "-", "o"), (COLORS[1], "--", "s"), (COLORS[3], "-.", "^"), (SOFT, ":", "D"))
-SMALLEST = 1e-17  # the place of a difference of 0 on a logarithmic axis
 
 
 def draw_depth(
@@ -98,29 +97,6 @@ def draw_shares(shares: Mapping[str, float], *, best: str, title: str = "") -> t
     axis.tick_params(axis="y", labelsize=10, labelcolor=INK, length=0)
     axis.grid(visible=False, axis="y")
     return figure, f"{title}: " + ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
-
-
-def draw_differences(
-    differences: Mapping[str, Sequence[tuple[int, float]]], *, allowed: float, title: str
-) -> tuple[Figure, str]:
-    """(figure, words): the differences of two engines on a logarithmic axis, by kind of parameter.
-
-    Args:
-        differences: for each kind, pairs (place of the parameter in the network, relative difference)
-        allowed: the largest difference allowed, drawn as a line
-    """
-    figure = new_figure(10, 3.0)
-    axis = figure.add_axes((0.07, 0.165, 0.915, 0.71))
-    for (kind, pairs), (color, _, marker) in zip(differences.items(), LOOKS, strict=False):
-        places, values = [place for place, _ in pairs], [max(value, SMALLEST) for _, value in pairs]
-        axis.semilogy(places, values, marker, color=color, markersize=5.5, label=f"{kind} ({len(pairs)})")
-    axis.axhline(allowed, color="#777777", linestyle=":", linewidth=1.4, label=f"allowed: {allowed:.0e}")
-    axis.set_ylim(SMALLEST, allowed * 1e3)
-    axis.set_xlabel("parameter, from the first layer to the last", size=9.5, color=INK)
-    _tidy(axis, title)
-    axis.legend(frameon=False, fontsize=9, ncols=len(differences) + 1, loc="upper left", labelcolor=INK)
-    every = [value for pairs in differences.values() for _, value in pairs]
-    return figure, f"{title}. {len(every)} parameters; the largest difference is {max(every):.0e}, of {allowed:.0e}."
 
 
 def _tidy(axis: Axes, title: str) -> None:

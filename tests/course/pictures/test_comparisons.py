@@ -1,8 +1,8 @@
-"""Networks side by side: gradients by layer, shares, differences between engines."""
+"""Networks side by side: gradients by layer, shares, running statistics."""
 
 import pytest
 
-from mlx_grpo_kit.course.pictures.comparisons import draw_depth, draw_differences, draw_running, draw_shares
+from mlx_grpo_kit.course.pictures.comparisons import draw_depth, draw_running, draw_shares
 
 
 def test_gradients_by_layer_and_smoothed_losses():
@@ -30,20 +30,6 @@ def test_shares():
     assert [text.get_text() for text in axis.texts] == ["99%", "57%"]
     assert axis.patches[0].get_facecolor() != axis.patches[1].get_facecolor()
     assert axis.yaxis_inverted()  # from top to bottom
-
-
-def test_differences():
-    figure, words = draw_differences(
-        {"kernels": [(0, 1e-14), (2, 3e-12)], "biases": [(1, 0.0)]}, allowed=1e-9, title="off by"
-    )
-    assert words == "off by. 3 parameters; the largest difference is 3e-12, of 1e-09."
-    [axis] = figure.axes
-    kernels, biases, allowed = axis.lines
-    assert kernels.get_xydata().tolist() == [[0, 1e-14], [2, 3e-12]]
-    assert biases.get_xydata().tolist() == [[1, 1e-17]]  # a difference of 0 can be seen too
-    assert set(allowed.get_ydata()) == {1e-9}
-    assert kernels.get_label() == "kernels (2)"
-    assert axis.get_ylim()[0] <= 1e-17 < 1e-9 < axis.get_ylim()[1]
 
 
 def test_running_statistics_are_described_next_to_the_true_values():

@@ -80,7 +80,7 @@ def test_diagonals():
     chart, words = draw_diagonals(scores)
     assert f"from {MINUS}6.00 to 6.00" in words
     assert "they differ by at most 0e+00" in words
-    assert chart.areas[0].written[1] == f"{MINUS}1.50"
+    assert chart.areas[0].written[1] == f"{MINUS}1.5"
     scores[0, 0] = 1
     assert "they differ by at most 1e+00" in draw_diagonals(scores)[1]
 

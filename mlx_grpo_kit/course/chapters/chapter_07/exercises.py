@@ -445,11 +445,11 @@ ADAM = Exercise(
     "07.4",
     "Adam",
     "Write `adam_step(w, grad, state, lr, beta1, beta2, eps)`: the weights after one step. `state` is a dict. It is "
-    "empty at the first call, and later calls get the same dict again. Store in it the number of the step `t` (1 at "
-    "the first step) and two moving averages that start at 0:\n\n"
+    "empty at the first call, and later calls get the same dict again. Store in it the step number `t` (1 at the "
+    "first step) and two moving averages that start at 0:\n\n"
     "- `m`: `beta1` times the old `m`, plus `1 - beta1` times `grad`\n"
     "- `v`: `beta2` times the old `v`, plus `1 - beta2` times `grad**2`\n\n"
-    "Both are too small at first, because they start at 0. So divide `m` by `1 - beta1**t` and `v` by `1 - "
+    "Because both averages start at 0, they are too small at first. So divide `m` by `1 - beta1**t` and `v` by `1 - "
     "beta2**t`, without changing the stored averages. The step is `lr * m / (sqrt(v) + eps)`, downhill. Return the "
     "new weights; `check` tries several steps in a row.",
     minutes=12,

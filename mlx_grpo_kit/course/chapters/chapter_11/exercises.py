@@ -414,10 +414,11 @@ VISIBLE = Exercise(
     "11.5",
     "What each query may see",
     "Write `visible(num_queries, num_keys, offset, attention_mask=None)`: booleans [1 or B, 1, num_queries, num_keys] "
-    "that say which keys each query may look at; the axis of length 1 is for the heads, which all see the same. There "
-    "are two conditions: the causal one of 11.3, and, if there is an `attention_mask` [B, up to num_keys] with 1 for "
-    "a token and 0 for padding, that the *key* is a token. Keys beyond the end of a short `attention_mask` are "
-    "tokens. Without an `attention_mask` the result is [1, 1, num_queries, num_keys].",
+    "that say which keys each query may look at; the axis of length 1 is for the heads, which all see the same. A key "
+    "is visible if two conditions hold: the causal one of 11.3, and, if there is an `attention_mask` [B, up to "
+    "num_keys] with 1 for a token and 0 for padding, that the *key* is a token. If `attention_mask` is shorter than "
+    "num_keys, the keys beyond its end are real tokens. Without an `attention_mask` the result is [1, 1, num_queries, "
+    "num_keys].",
     minutes=10,
     difficulty=2,
     solution=visible,
@@ -620,7 +621,7 @@ GROUPED = Exercise(
     "scores, mask, softmax, mixture. Queries are [B, H, T, D], keys and values [B, K, S, D], the mask is [1 or B, 1, "
     "T, S]; the result is [B, H, T, D]. H is a multiple of K, and neighbours share: with H = 4 and K = 2, query heads "
     "0 and 1 use head 0 of keys and values, query heads 2 and 3 use head 1. Do *not* repeat keys and values in "
-    "memory: the largest case measures it.",
+    "memory: the largest case measures the memory.",
     minutes=20,
     difficulty=3,
     solution=grouped_attention,
@@ -1238,7 +1239,7 @@ lambda forward, x: leaks(forward, mx.ones_like(x))
 ! expected [(0, 1)
 # only at one half
 lambda forward, x: leaks(forward, mx.full(x.shape, 0.5))
-! `leaks(third_of_four
+! `forward = third_of_four
 """,
 )
 

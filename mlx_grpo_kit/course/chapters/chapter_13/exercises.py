@@ -1174,7 +1174,7 @@ class CacheOfLists:
 - self.keys[layer], self.values[layer] = keys, values
 + self.length += keys.shape[2]
 + self.keys[layer], self.values[layer] = keys, values
-! 1 layer, 1 row, pieces of 1, then repeated 2 times)` gave for `length` after `append`
+! gave for `length` after `append`
 # the class keeps the arrays
 class Shared(Cache):
     store = {}
@@ -1244,20 +1244,19 @@ ATTEND = Exercise(
     "13.9",
     "Attention that remembers",
     "With a cache, attention changes in three ways. The first new position is not position 0: it comes after the "
-    "positions in the cache, and RoPE has to rotate it by its real position. Its keys and values are appended to the "
-    "cache. And the mask is no longer square: there are T new queries and S keys. The query at position `offset + i` "
-    "sees the keys 0 to `offset + i`; chapter 11's `visible` was written with this in mind. `rope`, `visible` and "
-    "`grouped_attention` come from chapters 10 and 11. This notebook has its own kernel, so if you want to use your "
-    "functions, paste them into a cell and `check` them here; otherwise `use` takes the kit's.\n"
-    "\n"
-    "Write `attend(queries, keys, values, cache, layer, theta, attention_mask=None)`. `queries` [B, H, T, D], `keys` "
-    "and `values` [B, K, T, D] belong to the T *new* positions; they are normalized and not yet rotated. The first "
-    "new position is `cache.length`. Rotate queries and keys with `rope(x, offset, theta)`, append keys and values to "
+    "positions in the cache, and RoPE has to rotate it by its real position. The new keys and values are appended to "
+    "the cache. And the mask is no longer square: there are T new queries and S keys. The query at position `offset "
+    "+ i` sees the keys 0 to `offset + i`; chapter 11's `visible` was written with this in mind. `rope`, `visible` "
+    "and `grouped_attention` come from chapters 10 and 11. This notebook has its own kernel, so if you want to use "
+    "your functions, paste them into a cell and `check` them here; otherwise `use` takes the kit's.\n\nWrite "
+    "`attend(queries, keys, values, cache, layer, theta, attention_mask=None)`. `queries` [B, H, T, D], `keys` and "
+    "`values` [B, K, T, D] belong to the T *new* positions; they are normalized and not yet rotated. The first new "
+    "position is `cache.length`. Rotate queries and keys with `rope(x, offset, theta)`, append keys and values to "
     "the cache, compute the mask with `visible(num_queries, num_keys, offset, attention_mask)`, and return "
     "`grouped_attention(queries, keys, values, mask)`. Leave `cache.length` alone. As in 11.5, `attention_mask` may "
     "be shorter than the keys: the positions beyond its end are tokens. In the messages of `check`, (5, 1, 1) means "
-    "that five positions came first, then one, then another, and (0, 2) means that the second of two rows begins with "
-    "2 positions of padding.",
+    "that five positions came first, then one, then another, and (0, 2) means that the second of two rows begins "
+    "with 2 positions of padding.",
     minutes=15,
     difficulty=2,
     solution=attend,

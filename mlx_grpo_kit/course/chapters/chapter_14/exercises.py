@@ -283,7 +283,7 @@ CORRECT = Exercise(
     "A verifier",
     "Write `correct(problems, completions)`, a reward function. It takes two lists of the same length and returns a "
     "list of as many floats: 1.0 if the completion is a whole number (your `whole_number` decides) and equals the "
-    "problem's `.answer`, which is a text such as `46`, and otherwise 0.0. The first completion belongs to the "
+    "problem's `.answer`, which is a string such as `46`, and otherwise 0.0. The first completion belongs to the "
     "first problem, and so on.",
     minutes=5,
     difficulty=1,

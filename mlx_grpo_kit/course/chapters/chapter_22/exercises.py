@@ -237,7 +237,7 @@ class ThreadsInTurn:
 # one kind of error
 - except Exception as error:
 + except KeyError as error:
-! 'raised: function 0', 10, 'never set', 'never set']
+! called in this order: [0, 1, 2], expected [0, 1, 2, 3]
 # a thread that ends when it is idle
 - threading.Thread(target=self.work, daemon=True).start()
 + self.begun = False

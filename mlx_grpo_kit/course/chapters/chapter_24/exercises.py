@@ -29,12 +29,16 @@ class Judged(Exercise):
     A message describes a case by its attribute `how`, if it has one, since no reader could make that call.
     """
 
-    def _complaint(self, case, expected, got, never_returns):
-        name, call = self.solution.__name__, f"`{self.solution.__name__}({', '.join(map(show, case))})`"
-        words = f"{case[0].how}, `{name}`" if hasattr(case[0], "how") else call
+    def _where(self, number, answer):
+        case = self.cases[number]
+        if hasattr(case[0], "how"):
+            return f"{case[0].how}, `{self.solution.__name__}`", number + 1
+        return super()._where(number, answer)
+
+    def _complaint(self, where, expected, got, never_returns):
         if isinstance(got, small.Misfit):
-            return f"{words} gave {got}."
-        return super()._complaint(case, expected, got, never_returns).replace(call, words, 1)
+            return f"{where} gave {got}."
+        return super()._complaint(where, expected, got, never_returns)
 
     def _find_mistake(self, results):
         """The mistake with these results; for words that have one cause alone, the mistake that they name once."""

@@ -148,7 +148,7 @@ def draw_diagonals(scores: Any) -> tuple[Chart, str]:
             below=f"orange {_signed(-far)}, white 0, blue {_signed(far)}",
         )
     )
-    sheet.write([[_signed(number)[:5] for number in row] for row in scores], size=max(0.3 * sheet.cell, 9.9))
+    sheet.write([[_signed(number, 1) for number in row] for row in scores], size=max(0.3 * sheet.cell, 9.9))
     chart.text(285, 52 + 175, "position of the query", anchor="end")
     spread = max(float(np.ptp(np.diagonal(scores, shift))) for shift in range(1 - length, length))
     return chart, (
@@ -171,6 +171,6 @@ def _short(number: float) -> str:
     return f"{number:,.0f}" if number >= 100 else three_digits(number)
 
 
-def _signed(number: float) -> str:
-    text = f"{float(number):.2f}"
-    return text.replace("-", "\N{MINUS SIGN}") if float(text) else "0.00"
+def _signed(number: float, digits: int = 2) -> str:
+    text = f"{float(number):.{digits}f}"
+    return text.replace("-", "\N{MINUS SIGN}") if float(text) else text.lstrip("-")

@@ -32,7 +32,7 @@ def draw_rewards(
         title: the name of the reward
     """
     scored = [place for place, reward in enumerate(rewards) if reward is not None]
-    chart = Chart(1000, 352)
+    chart = Chart(1000, 372)
     values = [float(rewards[place]) for place in scored]
     bars = _bars(values, [right[place] for place in scored])
     most = max([good + bad for _, good, bad in bars], default=1)
@@ -59,7 +59,8 @@ def draw_rewards(
     _list(chart, 36, "wrong, and paid most", wrong_first, ORANGE)
     _list(chart, 186, "right, and paid least", right_last, BLUE)
     summary = summarize(rewards, right, num_generations)
-    chart.text(14, 334, summary, size=13.5, bold=True)
+    for line, part in enumerate(summary.rsplit("; ", 1)):
+        chart.text(14, 334 + 20 * line, part, size=13.5, bold=True)
     return chart, f"{title}: {summary} {_told('Wrong, and paid most', wrong_first)}"
 
 
