@@ -17,7 +17,7 @@ import nbformat
 import numpy as np
 import pytest
 import torch
-from scipy.stats import ttest_rel
+from scipy.stats import ttest_1samp, ttest_rel
 from transformers import Qwen3ForCausalLM
 
 from mlx_grpo_kit.assets import TINY
@@ -27,7 +27,7 @@ from mlx_grpo_kit.course.catalogue import find
 from mlx_grpo_kit.course.chapters.chapter_24 import exercises as chapter
 from mlx_grpo_kit.course.chapters.chapter_24 import faulty, small, training, twice
 from mlx_grpo_kit.course.chapters.chapter_24 import paired as paired_module
-from mlx_grpo_kit.course.chapters.chapter_24.paired import in_points, in_words, interval, paired, supported
+from mlx_grpo_kit.course.chapters.chapter_24.paired import detectable, in_points, in_words, interval, paired, supported
 from mlx_grpo_kit.course.chapters.chapter_24.pictures.flow import BOXES, draw_step
 from mlx_grpo_kit.course.chapters.chapter_24.pictures.pages import PARTS, Annotated
 from mlx_grpo_kit.course.chapters.chapter_24.short_run import short_run
@@ -114,6 +114,15 @@ def test_the_interval_is_students():
     assert supported(report) == "no difference"
     assert supported({**report, "after": [each + 0.05 for each in after]}) == "better"
     assert supported({**report, "after": [each - 0.2 for each in after]}) == "worse"
+
+
+@pytest.mark.parametrize("seeds", [5, 20])
+def test_a_detectable_difference_is_detected_four_times_out_of_five(seeds):
+    rng = np.random.default_rng(0)
+    sample = rng.normal(size=seeds)
+    effect = detectable({"before": [0.0] * seeds, "after": sample.tolist()}) / sample.std(ddof=1)
+    many = rng.normal(loc=effect, size=(20_000, seeds))
+    assert np.mean(ttest_1samp(many, 0, axis=1).pvalue < 0.05) == pytest.approx(0.8, abs=0.01)
 
 
 def moved(by):

@@ -116,6 +116,9 @@ def paired(
         one, other = (report[name][-1] for name in ("before", "after"))
         print(f"seed {seed}: {one:.1%} and {other:.1%}, difference {in_points(other - one)} points")
     print(in_words(report))
+    if supported(report) == "no difference" and len(report["seeds"]) >= FEWEST:
+        found = f"{100 * detectable(report):.1f} points in four comparisons out of five"
+        print(f"with differences that scatter like these, {len(report['seeds'])} seeds find a difference of {found}")
     run = Run(
         before,
         after,
@@ -173,6 +176,21 @@ def supported(report: Mapping[str, Sequence[float]]) -> str:
     """The claim that the report supports: "better", "worse", or "no difference" where the interval contains 0."""
     _, low, high = interval(report)
     return "better" if low > 0 else "worse" if high < 0 else "no difference"
+
+
+def detectable(report: Mapping[str, Sequence[float]], power: float = 0.8) -> float:
+    """The true mean difference that the paired t-test at 5% finds with probability `power`, with as many seeds.
+
+    The differences of single seeds are assumed to be normal, with the standard deviation that they have in the report.
+    """
+    from scipy.optimize import brentq
+    from scipy.stats import nct, t
+
+    differences = np.subtract(report["after"], report["before"])
+    n = len(differences)
+    bound = t.ppf(0.975, n - 1)
+    in_deviations = brentq(lambda effect: nct.sf(bound, n - 1, effect * math.sqrt(n)) - power, 0.0, 3.0)
+    return float(in_deviations * differences.std(ddof=1))
 
 
 def in_words(report: Mapping[str, Sequence[float]]) -> str:
