@@ -807,6 +807,17 @@ def test_the_parts_of_the_short_run_are_its_arguments():
     assert training.distance(*found) < 0.1 * training.distance(found[0], training.model()[1])
 
 
+def test_a_short_run_of_two_updates_is_one_of_one_update_if_it_takes_one():
+    def once(config, params, prompts, completions, pushes, update, *_):
+        return update(chapter.gradient(config, params, prompts, completions, pushes), params)
+
+    parts = chapter.sample, chapter.advantages, chapter.gradient
+    plain, one, two = (short_run(3, *parts, steps=2, two_updates=each) for each in (None, once, chapter.two_updates))
+    way = training.distance(plain, training.model()[1])
+    assert training.distance(one, plain) < 1e-3 * way
+    assert training.distance(two, plain) > 0.1 * way
+
+
 def gradient_in_numpy(*arguments):
     return {name: np.array(each) for name, each in chapter.gradient(*arguments).items()}
 

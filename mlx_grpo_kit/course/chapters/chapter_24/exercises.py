@@ -1627,8 +1627,8 @@ JUDGED = (
 LOSS = Extension(
     "24.6",
     "Another loss",
-    "Change the loss in your file: the normalisation, a KL penalty, an entropy bonus, whatever you want to know. "
-    f"{JUDGED}",
+    "Change the loss in your file: the normalisation, a KL penalty, an entropy bonus, two updates per batch "
+    f"(`trained(seed, two_updates=two_updates)`), whatever you want to know. {JUDGED}",
     minutes=25,
     difficulty=3,
     solution=("worse", MEASURED["loss"]),

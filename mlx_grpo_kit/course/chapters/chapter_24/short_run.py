@@ -28,6 +28,7 @@ def short_run(
     gradient: Callable,
     reward: Callable[[Problem, str], float] = exact,
     steps: int = 8,
+    two_updates: Callable | None = None,
 ) -> dict[str, mx.array]:
     """The parameters of the shipped model after some steps of GRPO with these parts; the rate falls to 0.
 
@@ -36,9 +37,18 @@ def short_run(
         sample, advantages, gradient: as in the exercises 24.1, 24.3 and 24.4.
         reward: (problem, text) -> a number.
         steps: of 128 answers each.
+        two_updates: as in exercise 24.10, instead of one update with `gradient`; with a clip of 0.2 and without a KL.
     """
     (config, params), tokenizer, rng = model(), load_tokenizer(TINY), np.random.default_rng(seed)
     adamw = optim.AdamW(RATE, betas=[0.9, 0.999], weight_decay=0, bias_correction=True)
+
+    def update(grads: dict, params: dict) -> dict:
+        grads, _ = optim.clip_grad_norm({name: mx.array(grad) for name, grad in grads.items()}, 1.0)
+        params = adamw.apply_gradients(grads, params)
+        mx.eval(params, adamw.state)
+        return params
+
+    start = params
     for step in range(steps):
         problems = [each for each in task().sample(rng, NUM_QUESTIONS) for _ in range(GROUP)]
         prompts = [tokenizer.encode(problem.prompt) for problem in problems]
@@ -46,9 +56,10 @@ def short_run(
         completions = sample(config, params, prompts, tokenizer.eos_token_ids, longest, draw)
         completions = [[*map(int, each)] for each in completions]  # in case they are NumPy's integers
         rewards = [reward(*pair) for pair in zip(problems, map(tokenizer.decode, completions), strict=True)]
-        grads = gradient(config, params, prompts, completions, advantages(rewards, GROUP))
-        grads, _ = optim.clip_grad_norm({name: mx.array(grad) for name, grad in grads.items()}, 1.0)
+        batch = prompts, completions, advantages(rewards, GROUP)
         adamw.learning_rate = RATE * (1 - step / steps)
-        params = adamw.apply_gradients(grads, params)
-        mx.eval(params, adamw.state)
+        if two_updates is None:
+            params = update(gradient(config, params, *batch), params)
+        else:
+            params = two_updates(config, params, *batch, update, start, 0.2, 0.0)
     return params
