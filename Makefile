@@ -4,6 +4,7 @@
 #   make train ARGS="--resume"               options for `python -m mlx_grpo_kit train`: --overwrite, --task countdown ...
 #   make bench ARGS=--quick                  two minutes instead of an hour; or -k generation, for one of them
 #   make lab ARGS=--no-browser               print JupyterLab's address instead of opening a browser
+#   make docs ARGS=--no-solutions            the book for a class: with hints, without solutions
 #   make lab ARGS=--fresh                    replace notebooks of another version, and keep yours in my_course/earlier
 
 SHELL := /bin/sh
@@ -59,7 +60,7 @@ notebooks: $(VENV)/dev.done ## Run every notebook and store its outputs, after a
 	$(PY) tests/store_notebooks.py
 
 docs: $(VENV)/book.done ## The course, the guides and the reference as a web site in build/book
-	$(PY) -m mlx_grpo_kit.course.book --output build/book
+	$(PY) -m mlx_grpo_kit.course.book --output build/book $(ARGS)
 
 lock: ## Write what .venv holds (after pip install --upgrade there) to requirements.lock
 	@{ sed -n '/^#/p' requirements.lock; \

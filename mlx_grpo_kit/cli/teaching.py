@@ -14,6 +14,7 @@ def add_teaching(commands: Any) -> None:
     _add_assignment(commands)
     _add_grade(commands)
     _add_mistakes(commands)
+    _add_slides(commands)
 
 
 def _add_assignment(commands: Any) -> None:
@@ -69,3 +70,18 @@ def _add_mistakes(commands: Any) -> None:
     parser.add_argument("files", nargs="+", metavar="FILE", help="tries.json of a reader")
     parser.add_argument("--most", type=count, default=20, metavar="N", help="rows to show (default 20)")
     parser.set_defaults(module=COMMANDS + "mistakes")
+
+
+def _add_slides(commands: Any) -> None:
+    parser = commands.add_parser(
+        "slides",
+        help="make slides from chapters",
+        description="Make slides from chapters of the course, with their stored outputs: each heading begins a slide, "
+        "and each picture has one below it. The pages load reveal.js from the network, or from where --reveal says.",
+        epilog="examples:\n  python -m mlx_grpo_kit slides 15 16 --output slides\n",
+    )
+    parser.add_argument("chapters", nargs="+", metavar="CHAPTER", help="two digits: 15")
+    parser.add_argument("--output", default="slides", metavar="FOLDER", help="default slides")
+    words = "address or folder of reveal.js, for a room without a network"
+    parser.add_argument("--reveal", metavar="PREFIX", help=words)
+    parser.set_defaults(module=COMMANDS + "slides")

@@ -94,10 +94,11 @@ SETTINGS = {
 }
 
 
-def build(notebooks: Path, output: Path) -> list[str]:
+def build(notebooks: Path, output: Path, solutions: bool = True) -> list[str]:
     """Write the site of all chapters in `notebooks` to the folder `output`; return Sphinx's warnings.
 
-    The site appears complete or not at all, and replaces an older one.
+    The site appears complete or not at all, and replaces an older one. Without `solutions` its exercises have only
+    hints.
 
     Raises:
         ImportError: the book extra is not installed.
@@ -124,7 +125,7 @@ def build(notebooks: Path, output: Path) -> list[str]:
         for part in parts.values():
             for chapter in part:
                 file = f"{chapter.file}.ipynb"
-                notebook = for_reading(_read(notebooks / file))
+                notebook = for_reading(_read(notebooks / file), solutions)
                 for head in notebook.cells[:1]:
                     head.source += f"\n\nDownload: {{download}}`{file} <{DOWNLOADS}/{file}>`"
                 nbformat.write(notebook, source / file)
@@ -136,7 +137,9 @@ def build(notebooks: Path, output: Path) -> list[str]:
         for picture in IMAGES:
             shutil.copy(picture, source / "images")
         reference = write_reference(source)
-        (source / "index.md").write_text(front_page(parts, source, reference), encoding="utf-8")
+        front = front_page(parts, source, reference)
+        front = front if solutions else front.replace("hints and a solution", "hints")
+        (source / "index.md").write_text(front, encoding="utf-8")
         settings = SETTINGS | {"html_static_path": [str(STYLE), str(SCRIPT)]}
         Sphinx(source, None, site, work, "html", settings, status=None, warning=complaints).build()
         shutil.rmtree(site / "_sources", ignore_errors=True)
@@ -218,9 +221,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="The course as a web site, from its stored outputs.")
     parser.add_argument("--output", type=Path, default=Path("build/book"), metavar="DIR")
     parser.add_argument("--notebooks", type=Path, default=Path("notebooks"), metavar="DIR")
+    words = "leave out the solutions of exercises, for a class"
+    parser.add_argument("--no-solutions", dest="solutions", action="store_false", help=words)
     options = parser.parse_args(argv)
     try:
-        complaints = build(options.notebooks, options.output)
+        complaints = build(options.notebooks, options.output, options.solutions)
     except (ImportError, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import hashlib
 import importlib
 import inspect
 import json
+import os
 import sys
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -16,12 +18,48 @@ from typing import Any
 from mlx_grpo_kit.course import chapters as chapter_folders
 from mlx_grpo_kit.course.exercise import Exercise, drawn_from
 
+OWN = "MLX_GRPO_KIT_EXERCISES"  # an environment variable with a folder of chapters beside the kit's
+
+
+def folders() -> list[Path]:
+    """The folders of chapters: the kit's, and the one that MLX_GRPO_KIT_EXERCISES names.
+
+    Raises LookupError if there is no such folder, or if one of its chapters has the number of a chapter of the kit.
+    """
+    kits, own = Path(chapter_folders.__file__).parent, os.environ.get(OWN)
+    if not own:
+        return [kits]
+    folder = Path(own).resolve()
+    if not folder.is_dir():
+        raise LookupError(f"{OWN} is {own}, which is not a folder.")
+    if taken := sorted(each.name for each in folder.glob("chapter_*") if (kits / each.name).exists()):
+        raise LookupError(f"{folder / taken[0]} has the number of a chapter of the kit. Give yours one from 30 to 99.")
+    if str(folder) not in chapter_folders.__path__:
+        chapter_folders.__path__.append(str(folder))
+    return [kits, folder]
+
 
 def chapters() -> list[str]:
     """The numbers of the chapters that have exercises: ["01", "02", ...]."""
-    folders = [Path(folder) for folder in chapter_folders.__path__]
-    files = [file for folder in folders for file in folder.glob("chapter_*/exercises.py")]
+    files = [file for folder in folders() for file in folder.glob("chapter_*/exercises.py")]
     return sorted(file.parent.name.removeprefix("chapter_") for file in files)
+
+
+def title_of(chapter: str) -> str:
+    """The first line of the docstring of a chapter's exercises: the title of a chapter of your own."""
+    first = exercises(chapter)[0]
+    return (_module_of(first).__doc__ or "").strip().partition("\n")[0].rstrip(".")
+
+
+def _module_of(exercise: Exercise) -> ModuleType:
+    return sys.modules[f"{chapter_folders.__name__}.chapter_{exercise.id.partition('.')[0]}.exercises"]
+
+
+def imports_of(exercise: Exercise) -> str:
+    """The imports of the module of an exercise, except those from `mlx_grpo_kit.course`."""
+    nodes = ast.parse(inspect.getsource(_module_of(exercise))).body
+    lines = [ast.unparse(node) for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom))]
+    return "\n".join(line for line in lines if "mlx_grpo_kit.course" not in line and "__future__" not in line)
 
 
 def exercises(chapter: str) -> list[Exercise]:
@@ -77,7 +115,5 @@ def check_of(exercise: Exercise) -> str:
 @functools.cache
 def _code_of(chapter: str) -> str:
     """A hash of the modules of a chapter, without its pictures."""
-    files = sorted(
-        file for folder in chapter_folders.__path__ for file in Path(folder, f"chapter_{chapter}").glob("*.py")
-    )
+    files = sorted(file for folder in folders() for file in (folder / f"chapter_{chapter}").glob("*.py"))
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()

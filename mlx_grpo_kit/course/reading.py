@@ -18,11 +18,12 @@ PROGRESS = re.compile(r'\n*^progress\((?:"\d\d")?\)\n*', flags=re.M)
 TO_MOVE = re.compile(r"Run the cell to (use its controls|train again)\.")
 
 
-def for_reading(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
+def for_reading(notebook: nbformat.NotebookNode, solutions: bool = True) -> nbformat.NotebookNode:
     """A copy of a chapter for a page on which nothing runs.
 
-    Below each exercise the verdict on its empty stub makes way for its hints and its solution, folded, without a
-    script. The reader's progress, which such a page does not know, is left out. Still pictures say where they move.
+    Below each exercise the verdict on its empty stub makes way for its hints and, if there are to be `solutions`, its
+    solution, folded, without a script. The reader's progress, which such a page does not know, is left out. Still
+    pictures say where they move.
     """
     notebook = copy.deepcopy(notebook)
     for cell in notebook.cells:
@@ -33,7 +34,9 @@ def for_reading(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
             cell.outputs = [output for output in cell.outputs if "exercises passed" not in _words(output)]
         if exercise := CHECK.search(cell.source):
             cell.outputs = [output for output in cell.outputs if "Not attempted" not in _words(output)]
-            cell.outputs.append(nbformat.v4.new_output("display_data", {"text/html": folded(find(exercise[1]))}))
+            cell.outputs.append(
+                nbformat.v4.new_output("display_data", {"text/html": folded(find(exercise[1]), solutions)})
+            )
         for output in cell.outputs:
             if "text/html" in output.get("data", {}):
                 output.data["text/html"] = TO_MOVE.sub(r"In JupyterLab you can \1.", output.data["text/html"])
@@ -41,8 +44,8 @@ def for_reading(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     return notebook
 
 
-def folded(exercise: Exercise) -> str:
-    """The hints and the solution of an exercise as markup, each to be unfolded by itself."""
+def folded(exercise: Exercise, solutions: bool = True) -> str:
+    """The hints and perhaps the solution of an exercise as markup, each to be unfolded by itself."""
     from pygments import highlight
     from pygments.formatters import HtmlFormatter
     from pygments.lexers import PythonLexer
@@ -52,7 +55,8 @@ def folded(exercise: Exercise) -> str:
     answer = exercise.solution
     code = inspect.getsource(answer) if callable(answer) else repr(answer)
     shown = highlight(code, PythonLexer(), HtmlFormatter())
-    parts["Solution"] = f"{shown}{paragraphs(exercise.explain)}"
+    if solutions:
+        parts["Solution"] = f"{shown}{paragraphs(exercise.explain)}"
     return "".join(
         f'<details class="kit-folded"><summary>{escape(summary)}</summary>{content}</details>'
         for summary, content in parts.items()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mlx_grpo_kit.course.answers import Kept, NotKeptError, keep, mark, read_answers
-from mlx_grpo_kit.course.catalogue import chapters, check_of, exercises, find
+from mlx_grpo_kit.course.catalogue import chapters, check_of, exercises, find, title_of
 from mlx_grpo_kit.course.syllabus import COURSE
 from mlx_grpo_kit.files import one_writer, put_aside, read_file, write_file
 from mlx_grpo_kit.runtime.printing import printable
@@ -136,6 +136,9 @@ class Progress:
             for one in COURSE:
                 own = exercises(one.number) if one.number in chapters() else []
                 self.rows.append((one.number, sum(each.id in done for each in own), len(own), one.title))
+            for number in sorted({*chapters()} - {one.number for one in COURSE}):
+                own = exercises(number)
+                self.rows.append((number, sum(each.id in done for each in own), len(own), title_of(number)))
         elif chapter in chapters():
             self.rows = [(one.id, int(one.id in done), 1, one.title) for one in exercises(chapter)]
         self.name = "the course" if chapter is None else f"chapter {chapter}"

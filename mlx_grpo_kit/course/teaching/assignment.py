@@ -18,7 +18,7 @@ import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_raw_cell
 
 from mlx_grpo_kit.course.answers import names_used
-from mlx_grpo_kit.course.catalogue import exercises, find
+from mlx_grpo_kit.course.catalogue import exercises, find, imports_of, title_of
 from mlx_grpo_kit.course.exercise import Exercise
 from mlx_grpo_kit.course.reading import CHECK
 from mlx_grpo_kit.course.syllabus import COURSE
@@ -178,18 +178,33 @@ def _parts(chosen: Sequence[Exercise]) -> list[tuple[Exercise, list[str], str, s
     parts, last = [], ""
     for exercise in chosen:
         number = exercise.id.partition(".")[0]
-        [chapter] = [each for each in COURSE if each.number == number]
-        code = [c.source for c in nbformat.read(NOTEBOOKS / f"{chapter.file}.ipynb", 4).cells if c.cell_type == "code"]
-        [stub] = [CHECK.sub("", source).rstrip() for source in code if (found := CHECK.search(source))
-                  and found[1] == exercise.id]  # fmt: skip
+        heading, setup, stub = _from_notebook(exercise) or _of_your_own(exercise)
         names = names_used(_solution(exercise))
         others = [each for each in exercises(number) if getattr(each.solution, "__name__", "") in names]
         needs = [f'{each.solution.__name__} = use("{each.id}")' for each in others if each.id != exercise.id]
-        heading = f"## From chapter {number}: {chapter.title}"
-        setup = [heading, f"{code[0]}\nfrom mlx_grpo_kit.course import check, use"] if number != last else []
-        parts.append((exercise, setup, "\n".join(needs), stub))
+        begin = [heading, f"{setup}\nfrom mlx_grpo_kit.course import check, use"] if number != last else []
+        parts.append((exercise, begin, "\n".join(needs), stub))
         last = number
     return parts
+
+
+def _from_notebook(exercise: Exercise) -> tuple[str, str, str] | None:
+    """The heading, the set-up cell and the stub of an exercise of the course; None for one that is not."""
+    for chapter in COURSE:
+        if chapter.number == exercise.id.partition(".")[0]:
+            cells = nbformat.read(NOTEBOOKS / f"{chapter.file}.ipynb", as_version=4).cells
+            code = [cell.source for cell in cells if cell.cell_type == "code"]
+            [stub] = [source for source in code if (found := CHECK.search(source)) and found[1] == exercise.id]
+            return f"## From chapter {chapter.number}: {chapter.title}", code[0], CHECK.sub("", stub).rstrip()
+    return None
+
+
+def _of_your_own(exercise: Exercise) -> tuple[str, str, str]:
+    """The same for an exercise from your own folder, which has no notebook: imports and stub are made from its file."""
+    number, solution = exercise.id.partition(".")[0], exercise.solution
+    doc = f'    """{inspect.getdoc(solution)}"""\n' if inspect.getdoc(solution) else ""
+    stub = f"def {solution.__name__}{inspect.signature(solution)}:\n{doc}    ..."
+    return f"## {title_of(number)}", f"# Set-up\n{imports_of(exercise)}".rstrip(), stub
 
 
 def _prompt(exercise: Exercise) -> str:

@@ -17,9 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mlx_grpo_kit.course import chapters as chapter_folders
 from mlx_grpo_kit.course.answers import Kept
-from mlx_grpo_kit.course.catalogue import find
+from mlx_grpo_kit.course.catalogue import find, folders
 from mlx_grpo_kit.course.exercise import Exercise, is_stub
 from mlx_grpo_kit.course.teaching.confine import confine, limit
 from mlx_grpo_kit.course.teaching.data import encode
@@ -67,9 +66,8 @@ def main() -> None:
 
 def secret_files() -> list[Path]:
     """The files with the solutions."""
-    folders = [Path(folder) for folder in chapter_folders.__path__]
-    found = [file for folder in folders for file in folder.glob("chapter_*/exercises.py")]
-    return found + [file for folder in folders for file in folder.glob("chapter_*/__pycache__/exercises.*")]
+    names = "chapter_*/exercises.py", "chapter_*/__pycache__/exercises.*"
+    return [file for folder in folders() for name in names for file in folder.glob(name)]
 
 
 def forget_solution(exercise: Exercise) -> None:
