@@ -154,7 +154,7 @@ def stored_as_it_ran(notebook):
             complaints.append("a widget is stored where a still picture should be")
         if re.search(r"<Figure|\bat 0x[0-9a-f]+|VBox\(", text):
             complaints.append(f"the repr of an object as output: {text[:80]!r}")
-        if re.search(r"\d\.\d{6}", text):
+        if re.search(r"[1-9]\.\d{6}|0\.0*[1-9]\d{5}", text):  # 0.000500 has three digits
             complaints.append(f"more digits than anyone reads: {text[:80]!r}")
     text = "\n".join([cell.source for cell in notebook.cells] + [plain_text(output) for output in outputs(notebook)])
     path = re.search(r"(?<![\w.])(/(home|root|Users|tmp|work|private|var|opt)/\w|[A-Z]:\\)", text)

@@ -1,6 +1,7 @@
 """Chapter 25: the solutions agree with the kit's own tools, and the chapter with its recorded runs."""
 
 import functools
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -93,7 +94,13 @@ def test_a_turn_is_compared_with_the_same_turn_of_its_group():
 
 
 def test_the_program_repeats_the_recorded_games(tmp_path):
-    games.main(["--steps", "2", "--output", str(tmp_path)])
+    games.main(["--steps", "2", "--seeds", "1", "--output", str(tmp_path)])
+    curves, stored = json.loads((tmp_path / games.CURVES).read_text()), games.stored_curves()
+    assert [*curves] == [*stored] == ["one per game", "one per turn"]
+    for way, ([again], seeds) in zip(curves, zip(curves.values(), stored.values(), strict=True), strict=True):
+        assert {*map(len, seeds)} == {games.STEPS}
+        assert len(seeds) == games.SEEDS
+        assert again == pytest.approx(seeds[0][:2], abs=0.1), way  # a draw may differ
     for name in games.RUNS:
         [again] = tmp_path.glob(name.replace(" ", "_"))
         again, recorded = RunRecord.load(again), games.stored(name)
@@ -139,3 +146,17 @@ def test_the_chapter_tells_what_the_records_say():
     assert "from {:.1f} to {:.1f} guesses".format(*guesses) in cells["turns-55"]
     assert "only {:.0%} of the last games are won, against {:.0%} of the first".format(*won) in cells["turns-55"]
     assert "python -m mlx_grpo_kit.course.chapters.chapter_25.games" in cells["turns-49"]
+
+
+def test_the_chapter_tells_what_the_curves_say():
+    cells = {each.id: each.source for each in nbformat.read(NOTEBOOK, as_version=4).cells}
+    per_game, per_turn = (np.array(seeds) for seeds in games.stored_curves().values())
+    assert per_game[0] == pytest.approx(games.stored("guess the number").column("rewards/Game/mean"), abs=1e-4)
+    gains = (per_turn - per_game)[:, -10:].mean(axis=1)
+    assert (gains > 0.05).sum() == 2
+    assert (gains < 0).sum() == 1
+    told = f"a gain of {gains.mean():.2f}, with a standard error of {gains.std(ddof=1) / np.sqrt(3):.2f}"
+    assert told in cells["turns-66"]
+    for seed in (1, 2):
+        guesses = [6 - 5 * per_game[seed, part].mean() for part in (slice(0, 10), slice(-10, None))]
+        assert "| {} | {:.2f}, then {:.2f} |".format(seed, *guesses) in cells["turns-52"]

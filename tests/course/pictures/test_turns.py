@@ -62,6 +62,14 @@ def test_runs_are_described_by_their_first_and_last_values():
     assert words == "t, n over 2 steps. a: from 0.00 to 1.00; b: from 1.00 to 0.00; half: 0.50."
 
 
+def test_runs_of_several_seeds_are_thin_lines_around_their_mean():
+    chart, words = draw_runs({"a": [[0.0, 1.0], [1.0, 0.5]]}, title="t", name="n", highest=1, smoothing=1)
+    assert words == "t, n over 2 steps. a: from 0.50 to 0.75."
+    drawn = re.findall(r'<path d="M[^"]+"[^>]*stroke-width="([\d.]+)"', chart.svg(""))
+    assert drawn.count("0.8") == 2
+    assert drawn.count("2.4") == 1
+
+
 def test_a_value_is_written_once_where_it_begins():
     chart, _ = draw_turns([], TOKENS, MASK, values=[0.25] * 2 + [0.5] * 3 + [0.0] * 4 + [0.5])
     written = re.findall(r'font-size="10.5"[^>]*>([^<]*)<', chart.svg(""))

@@ -82,7 +82,7 @@ def visible(text: str) -> str:
 
 
 def draw_runs(
-    runs: Mapping[str, Sequence[float]],
+    runs: Mapping[str, Sequence[float] | Sequence[Sequence[float]]],
     *,
     title: str,
     name: str,
@@ -90,30 +90,41 @@ def draw_runs(
     level: tuple[float, str] | None = None,
     smoothing: int = 3,
 ) -> tuple[Chart, str]:
-    """(chart, words): one metric of several runs, step by step.
+    """(chart, words): one metric of several runs, step by step. Runs of several seeds are thin lines around their mean.
 
     Args:
-        runs: by name, the metric at each step
+        runs: by name, the metric at each step, or such a list for each seed
         name: the name of the metric
         highest: end of the y axis
         level: a height to compare with, and its name
         smoothing: the number of steps that each point averages
     """
     chart = Chart(820, 330)
-    steps = max(map(len, runs.values()))
+    of_seeds = {
+        run: [_smoothed(each, smoothing) for each in (values if isinstance(values[0], Sequence) else [values])]
+        for run, values in runs.items()
+    }
+    steps = max(len(each[0]) for each in of_seeds.values())
     plane = chart.plane(*(58, 36, 730, 236), x=(0, steps), y=(0, highest), title=title, xlabel="step", ylabel=name)
     words = []
-    for (run, values), color, style in zip(
-        runs.items(), (COLORS[0], COLORS[1], COLORS[3]), ("-", "--", "-."), strict=False
+    for (run, seeds), color, style in zip(
+        of_seeds.items(), (COLORS[0], COLORS[1], COLORS[3]), ("-", "--", "-."), strict=False
     ):
-        smooth = [sum(values[max(0, i - smoothing + 1) : i + 1]) / min(i + 1, smoothing) for i in range(len(values))]
-        plane.line(range(1, len(smooth) + 1), smooth, color, style=style, label=run, width=2.4)
-        words.append(f"{run}: from {smooth[0]:.2f} to {smooth[-1]:.2f}")
+        mean = [sum(at_step) / len(seeds) for at_step in zip(*seeds, strict=True)]
+        for values in seeds if len(seeds) > 1 else ():
+            plane.line(range(1, len(values) + 1), values, color, width=0.8)
+        plane.line(range(1, len(mean) + 1), mean, color, style=style, label=run, width=2.4)
+        words.append(f"{run}: from {mean[0]:.2f} to {mean[-1]:.2f}")
     if level is not None:
         plane.across(level[0], label=level[1])
         words.append(f"{level[1]}: {level[0]:.2f}")
     plane.legend("free")
     return chart, f"{title}, {name} over {steps} steps. {'; '.join(words)}."
+
+
+def _smoothed(values: Sequence[float], count: int) -> list[float]:
+    """The mean of each value and of up to count - 1 values before it."""
+    return [sum(values[max(0, i - count + 1) : i + 1]) / min(i + 1, count) for i in range(len(values))]
 
 
 def _places(texts: Sequence[str], authors: Sequence[bool | None]) -> list[tuple[float, int]]:
