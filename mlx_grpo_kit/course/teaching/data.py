@@ -1,13 +1,15 @@
 """Results of answers as JSON, so that a process that runs a stranger's code can return them and nothing else.
 
-Numbers, strings, lists, tuples, dictionaries, arrays and errors come back as they were; subclasses come back as what
-they derive from, without their methods. Anything else becomes an `Opaque`, which equals nothing.
+Numbers, strings, lists, tuples, dictionaries, arrays, errors, and the data classes of chapters come back as they were;
+subclasses come back as what they derive from, without their methods. Anything else becomes an `Opaque`, which equals
+nothing.
 """
 
 from __future__ import annotations
 
 import base64
 import builtins
+import dataclasses
 import math
 import sys
 from collections.abc import Mapping
@@ -15,6 +17,7 @@ from typing import Any
 
 from mlx_grpo_kit.course.compare import DEEPEST, Spoiled, as_numpy, say, shape_of, show
 
+CHAPTERS = "mlx_grpo_kit.course.chapters."  # whose exercises put results into data classes of their own
 ARRAY_KINDS = "biufc"
 MOST_BYTES = 32 * 2**20  # of an array
 MOST_DIGITS = 4000
@@ -63,10 +66,13 @@ def encode(value: Any, depth: int = DEEPEST) -> Any:
     if isinstance(value, (list, tuple)):
         base = list if isinstance(value, list) else tuple
         return {base.__name__: [encode(each, depth - 1) for each in base.__iter__(value)]}
-    if isinstance(value, dict):
-        return {"dict": [[encode(key, depth - 1), encode(each, depth - 1)] for key, each in dict.items(value)]}
+    if isinstance(value, Mapping):
+        return {"dict": [[encode(key, depth - 1), encode(each, depth - 1)] for key, each in value.items()]}
     if isinstance(value, (set, frozenset)):
         return {"set": [encode(each, depth - 1) for each in value]}
+    if dataclasses.is_dataclass(kind) and kind.__module__.startswith(CHAPTERS):
+        parts = {each.name: encode(getattr(value, each.name), depth - 1) for each in dataclasses.fields(kind)}
+        return {"dataclass": [kind.__module__, kind.__qualname__, parts]}
     return {"opaque": show(value)}
 
 
@@ -102,6 +108,8 @@ def _decode(data: Any) -> Any:
 
         dtype = mx.bool_ if content[0] == "bool" else getattr(mx, str(content[0]))
         return mx.array(_decode_array(*content[1:])).astype(dtype if isinstance(dtype, mx.Dtype) else _not_data(data))
+    if kind == "dataclass":
+        return _decode_dataclass(*content)
     if kind == "error":
         return _decode_error(*map(str, content))
     if kind == "float":
@@ -121,6 +129,15 @@ def _decode_array(dtype: str, shape: list[int], content: str) -> Any:
         _not_data(dtype)
     array = np.frombuffer(base64.b64decode(content), kind).reshape(shape)
     return array[()] if array.shape == () else array.copy()
+
+
+def _decode_dataclass(module: str, name: str, parts: dict[str, Any]) -> Any:
+    known = getattr(sys.modules.get(module), name, None) if module.startswith(CHAPTERS) else None
+    return (
+        known(**{part: _decode(each) for part, each in parts.items()})
+        if dataclasses.is_dataclass(known)
+        else Opaque(name)
+    )
 
 
 def _decode_error(module: str, name: str, words: str) -> BaseException:
