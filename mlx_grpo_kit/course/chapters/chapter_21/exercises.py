@@ -347,6 +347,8 @@ def _move(function, masters, lr, num_steps):
         if wrong:
             return Told(f"masters in {wrong.pop()} (expected float32)")
         masters = {name: mx.array(as_numpy(value)) for name, value in masters.items()}
+    if not dtypes:
+        return Told("new masters without a call of gradients_of")
     if dtypes != {"bfloat16"}:
         return Told(f"gradients that were computed in {' and '.join(sorted(dtypes))} (expected bfloat16)")
     if len(calls) > num_steps:

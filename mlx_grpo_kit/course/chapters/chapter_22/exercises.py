@@ -773,7 +773,7 @@ def _outcomes(function, plan):
         operations.append(build(called, number, what))
     result = function(operations)
     result = [tuple(each) for each in result] if isinstance(result, (list, tuple)) else result
-    return result, called
+    return {"outcomes": result, "operations called": called}
 
 
 POISON = Exercise(

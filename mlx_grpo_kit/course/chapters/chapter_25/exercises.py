@@ -712,21 +712,22 @@ class Pieces:
     """A tokenizer of a few pieces of text: `encode` takes the longest piece that fits, from left to right."""
 
     def __init__(self, *pieces):
-        self.pieces = pieces
+        table = ", ".join(f"{number} is {piece!r}" for number, piece in enumerate(pieces))
 
-    def decode(self, ids):
-        """The text of ids."""
-        return "".join(self.pieces[int(token)] for token in ids)
+        def decode(ids):
+            return "".join(pieces[int(token)] for token in ids)
 
-    def encode(self, text):
-        """The ids of a text."""
-        ids = []
-        while text:
-            fitting = [piece for piece in self.pieces if text.startswith(piece)]
-            longest = max(fitting, key=len)
-            ids.append(self.pieces.index(longest))
-            text = text[len(longest) :]
-        return ids
+        def encode(text):
+            ids = []
+            while text:
+                longest = max((piece for piece in pieces if text.startswith(piece)), key=len)
+                ids.append(pieces.index(longest))
+                text = text[len(longest) :]
+            return ids
+
+        decode.__doc__ = f"a function that joins the pieces of ids: {table}"
+        encode.__doc__ = "a function that takes the longest piece that fits, from left to right"
+        self.decode, self.encode = decode, encode
 
 
 LETTERS = Pieces("a", "b", "ab", "c", "bc", "abc")
