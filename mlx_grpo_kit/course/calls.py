@@ -9,6 +9,7 @@ import math
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from mlx_grpo_kit.course.compare import as_numpy, shape_of, show
@@ -58,15 +59,10 @@ def python_of(name: str, arguments: Sequence[Any], named: Mapping[str, Any] | No
 
 def in_words(name: str, arguments: Sequence[Any], run: Callable[..., Any]) -> str:
     """The answer's name with what it was tried on: the arguments that `run` takes after the answer itself."""
-    try:
-        bound = inspect.signature(run).bind(None, *arguments)
-        bound.apply_defaults()
-        [_, *given] = bound.arguments.items()
-        named = not any(isinstance(value, tuple) and value == arguments for _, value in given)
-    except (TypeError, ValueError):
-        named, given = False, ()
-    texts = [f"{key} = {brief(value)}" for key, value in given] if named else map(brief, arguments)
-    tried = ", ".join(texts)
+    kinds = [each for each in inspect.signature(run).parameters.values() if each.kind != each.VAR_POSITIONAL][1:]
+    names = [f"{each.name} = " for each in kinds[: len(arguments)]]
+    names += [""] * (len(arguments) - len(names))
+    tried = ", ".join(f"{key}{brief(value)}" for key, value in zip(names, arguments, strict=True))
     return f"`{name}` (tried with `{tried}`)" if tried else f"`{name}`"
 
 
@@ -77,12 +73,18 @@ def brief(value: Any) -> str:
         return text
     if isinstance(value, Mapping):
         return f"a dictionary of {', '.join(map(str, [*value][:4]))}{', ...' if len(value) > 4 else ''}"
+    if type(value) is str:
+        return f"a text of {len(value):,} characters"
     return f"a {type(value).__name__} of {len(value):,}" if isinstance(value, (list, tuple)) else text
 
 
 def strangers(arguments: Sequence[Any]) -> str:
     """Sentences for functions among the arguments that the reader has not seen: their docstrings describe them."""
-    described = {show(each): each.__doc__ for each in arguments if callable(each) and each.__doc__}
+    described = {
+        show(each): each.__doc__.rstrip(".")
+        for each in arguments
+        if callable(each) and each.__doc__ and not inspect.isbuiltin(each)
+    }
     return "".join(f" Here `{name}` is `{words}`." for name, words in described.items())
 
 
@@ -97,6 +99,10 @@ def _code(value: Any) -> str:
         return _container(value)
     if inspect.isfunction(value):
         return _lambda(value)
+    if kind.__module__.startswith("mlx_grpo_kit.qwen3") and kind.__name__ == "Qwen3Config":
+        own = [(each.name, getattr(value, each.name)) for each in fields(value)]
+        usual = {each.name: each.default for each in fields(value)}
+        return f"Qwen3Config({', '.join(f'{key}={_code(item)}' for key, item in own if item != usual[key])})"
     if kind.__module__.startswith("mlx_grpo_kit.scalar") and kind.__name__ == "Value" and not value.parents:
         return f"Value({_code(value.data)})"
     if kind.__module__.startswith("mlx_grpo_kit.tensor") and kind.__name__ == "Tensor" and value.is_leaf:

@@ -171,7 +171,7 @@ def _first_part_told_apart(got: Any, expected: Any) -> str:
     if None in parts or isinstance(got, (list, tuple)) != isinstance(expected, (list, tuple)):
         return ""
     arrays = any(shape_of(each) for each in parts[1].values())
-    if not arrays and max(len(show(value)) for value in (got, expected)) <= LONGEST_WHOLE:
+    if not arrays and all(len(text) <= LONGEST_WHOLE and " in all" not in text for text in map(show, (got, expected))):
         return ""
     ours, theirs = parts
     kind = f"a {type(got).__name__}"

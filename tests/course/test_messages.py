@@ -1,5 +1,6 @@
 """Messages of check show the first place where two values differ, and a call that a reader can paste."""
 
+import dataclasses
 import inspect
 import json
 import math
@@ -16,12 +17,20 @@ from mlx_grpo_kit.course import Exercise, check
 from mlx_grpo_kit.course.calls import Calls, in_words, python_of
 from mlx_grpo_kit.course.catalogue import chapters, exercises
 from mlx_grpo_kit.course.compare import LONGEST_TEXT, Told, same, show, told_apart
+from mlx_grpo_kit.qwen3 import Qwen3Config
 from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.scalar import Value
+from tests.sizes import TWO_LAYERS
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-NAMES = {"np": np, "mx": mx, "T": T, "Value": Value, "math": math}
+NAMES = {"np": np, "mx": mx, "T": T, "Value": Value, "math": math, "Qwen3Config": Qwen3Config}
 SENTENCE = "the quick brown fox jumps over the lazy dog, and " * 4
+
+
+SHORT_CONFIG = (
+    "Qwen3Config(vocab_size=5, hidden_size=24, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4, "
+    "num_key_value_heads=2, head_dim=8)"
+)
 
 
 @dataclass
@@ -51,6 +60,8 @@ class Sizes:
         (mx.zeros((9, 9)), mx.zeros((9, 9)) + mx.eye(9), "the one at [0, 0] is 0, expected 1"),
         (Told("two numbers that are equal"), {"w": SENTENCE, "b": SENTENCE}, "two numbers that are equal"),
         ([1.0] * 50, np.ones(60), "[1, 1, 1"),
+        ([SENTENCE, 1, 2], [SENTENCE, 1, 3, 4], "a list of 3 (expected 4) whose part 3 is 2, expected 3"),
+        ([(1, "a"), SENTENCE, 2], [(1, "a"), SENTENCE, 3], "a list whose part 3 is 2, expected 3"),  # cut, it is short
     ],
 )  # fmt: skip
 def test_a_difference_is_shown_where_it_is(got, expected, words):
@@ -118,6 +129,7 @@ def test_a_function_of_one_expression_is_pasted_as_a_lambda():
         ({"w": [1, None], 3: {2, 1}}, "{'w': [1, None], 3: {1, 2}}"),
         (float("-inf"), 'float("-inf")'),
         (Value(2.0), "Value(2.0)"),
+        (Qwen3Config(**TWO_LAYERS, vocab_size=5), SHORT_CONFIG),
         (T.Tensor([1.0], requires_grad=True), "T.Tensor([1.0], requires_grad=True)"),
     ],
 )
@@ -128,6 +140,10 @@ def test_a_value_as_python(value, text):
 def of_seed(sample, seed):
     """The sample of a seed."""
     return sample(seed)
+
+
+def with_one(sample, seed):
+    return seed
 
 
 def _ask(function, seed):
@@ -176,3 +192,14 @@ def test_the_call_that_the_answer_got_is_shown_if_there_was_only_one():
         except ZeroDivisionError:
             assert calls.shown() == ((0,), {})
     assert in_words("f", (1, "a"), lambda function, *case: None) == "`f` (tried with `1, 'a'`)"
+    assert (
+        in_words("f", (1, "a" * 99), lambda function, n, *case: None)
+        == "`f` (tried with `n = 1, a text of 99 characters`)"
+    )
+    twice = exercise_of(lambda function, sample, seed: max(function(sample, seed), function(sample, seed)), ((abs, 2),))
+    assert (
+        twice.examine(lambda sample, seed: 3).message
+        == "`of_seed` (tried with `sample = abs, seed = 2`) gave 3, expected 2."
+    )
+    twice = dataclasses.replace(twice, solution=with_one, cases=((None, 2),))
+    assert twice.examine(lambda sample, seed: 3).message == "`with_one(None, 2)` gave 3, expected 2."  # which gives 2
