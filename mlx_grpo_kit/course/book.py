@@ -51,6 +51,7 @@ GUIDES = [
         "checked",
         "troubleshooting",
         "cloud",
+        "teaching",
         "from_here",
     )
 ]

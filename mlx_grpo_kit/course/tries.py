@@ -106,7 +106,7 @@ def tries_file() -> Path:
 
 
 def read_tries(content: bytes) -> tuple[bool, dict[str, Tries]]:
-    """Whether tries are recorded, and those in the content of a record, by exercise; an empty file has none.
+    """Read a record: is it kept, and the tries by exercise. An empty file has none.
 
     Raises:
         NewerRecordError: a newer version of the kit wrote it.
@@ -156,7 +156,7 @@ def tries(keep: bool | None = None) -> TriesTable:
 
 @printable
 class TriesTable:
-    """What `tries` shows."""
+    """The table that `tries` shows."""
 
     def __init__(self, file: Path, kept: bool, record: Mapping[str, Tries]):
         self.file, self.kept, self.record = file, kept, record

@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 
 from mlx_grpo_kit.course import book
+from mlx_grpo_kit.course.catalogue import find as exercise
+from mlx_grpo_kit.course.syllabus import COURSE
+from mlx_grpo_kit.course.teaching.assignment import check_hidden
 from mlx_grpo_kit.grpo import GRPOLossConfig
 from mlx_grpo_kit.grpo.off_policy import importance_weights
 from mlx_grpo_kit.runtime import mx
@@ -49,6 +52,22 @@ def test_the_guide_on_training_says_what_a_truncated_ratio_is():
     np.testing.assert_allclose(weights, [[min(0.9 / 0.1, bound), 1, 0.25]], rtol=1e-5)
     [guide] = [each.read_text(encoding="utf-8") for each in book.GUIDES if each.name == "training.md"]
     assert f"multiplies the loss of each token by min(p / q, {bound:g})" in guide
+
+
+def test_the_six_weeks_of_the_guide_for_instructors():
+    """Hours are those of the syllabus; exercises belong to the week, have hidden cases, and make one assignment."""
+    [guide] = [each.read_text(encoding="utf-8") for each in book.GUIDES if each.name == "teaching.md"]
+    weeks = re.findall(r"^\| \d \| (\d\d) to (\d\d) \| ([\d.]+) \|.*?\| ([\d. ]+) \|$", guide, flags=re.M)
+    assert len(weeks) == 6
+    for first, last, hours, ids in weeks:
+        minutes = sum(chapter.minutes for chapter in COURSE if first <= chapter.number <= last)
+        assert float(hours) == round(minutes / 30) / 2, (first, minutes)
+        chosen = [exercise(id) for id in ids.split()]
+        assert all(first <= each.id[:2] <= last for each in chosen)
+        check_hidden(chosen)
+    used = {id for line in re.findall(r"mlx-grpo-kit assignment ([\d. ]+) --output", guide) for id in line.split()}
+    check_hidden([exercise(id) for id in used])
+    assert used
 
 
 def test_a_name_that_does_not_exist_is_detected():

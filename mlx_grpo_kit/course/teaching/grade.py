@@ -70,7 +70,7 @@ class Mark:
 
 @dataclass
 class Tried:
-    """What a process returned: lines of JSON that nobody trusts, and how it ended."""
+    """The output of a process: lines of JSON that nobody trusts, and how it ended."""
 
     lines: list[dict[str, Any]]
     end: str
@@ -190,7 +190,7 @@ def _skeleton(source: str, name: str) -> str:
 
 
 def try_answer(answer: Kept, id: str, seed: int, seconds: float, memory: int, startup: float = STARTUP) -> Tried:
-    """What the process of an answer returned. It and its children are killed at the end, whatever they did."""
+    """Run an answer in a process and return its output. The process and its children are killed at the end."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, ExitStack() as stack:
         asked, output = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(2))
         request = {"id": id, "seed": seed, "name": answer.name, "source": answer.source}
