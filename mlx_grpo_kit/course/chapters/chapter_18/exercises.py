@@ -47,18 +47,18 @@ def _elsewhere(value):
 OWN_HASH = hash
 
 
-def _ask(function, shown, seed, step, num_questions, group_size):
+def _ask(function, sample, seed, step, num_questions, group_size):
     """Return the order of a step's questions, or a `Told` if they depend on anything but seed and step.
 
-    `shown` stands for a `sample` that counts its calls, and makes the call in a message one that a reader can paste.
+    `sample` is the name that messages show; the function is called with one that counts its calls.
     """
     counts = []  # one per call
 
-    def sample(rng, n):
+    def draw(rng, n):
         counts.append(n)
         return [f"question {number}" for number in rng.integers(0, 10**9, int(n))]
 
-    def ask(seed, step, sample=sample):
+    def ask(seed, step, sample=draw):
         asked = function(sample, seed, step, num_questions, group_size)
         if isinstance(asked, list) and not any(isinstance(each, list | tuple) for each in asked):
             return asked
