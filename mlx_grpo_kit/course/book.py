@@ -1,6 +1,8 @@
-"""The course, the guides and the reference as a web site: `make docs`. No notebook is run; stored outputs are shown.
+"""The course, the guides and the reference as a web site: `make docs`. Stored outputs are shown.
 
-    python -m mlx_grpo_kit.course.book [--output build/book] [--notebooks notebooks]
+Of the notebooks only what a moving picture needs is run (moving.py); the pages themselves need no kernel.
+
+    python -m mlx_grpo_kit.course.book [--output build/book] [--notebooks notebooks] [--repository URL]
 
 Sphinx with MyST-NB, on which Jupyter Book is built, makes the pages; install them with `pip install
 'mlx_grpo_kit[book]'`. The site needs no server and no network: open its index.html, or copy the folder to any web
@@ -22,7 +24,8 @@ from pathlib import Path
 
 import nbformat
 
-from mlx_grpo_kit.course.course_map import describe_course, draw_course
+from mlx_grpo_kit.course.moving import make_moving
+from mlx_grpo_kit.course.one_group import one_group
 from mlx_grpo_kit.course.reading import for_reading
 from mlx_grpo_kit.course.reference import write_reference
 from mlx_grpo_kit.course.syllabus import COURSE, PARTS, PATHS, Chapter, describe_path
@@ -30,34 +33,31 @@ from mlx_grpo_kit.files import read_file, replaced_folder
 from mlx_grpo_kit.runtime.extras import install
 
 TITLE = "From one number to GRPO"
-PACKAGES = ("myst_nb", "sphinx_book_theme", "griffe", "latex2mathml")
-STYLE, SCRIPT = (Path(__file__).with_name(name) for name in ("book.css", "book.js"))
-GUIDES = [
-    Path(__file__).with_name("guides") / f"{name}.md"
-    for name in (
-        "install",
-        "course",
-        "one_page",
-        "training",
-        "real_qwen3",
-        "tools",
-        "coming_from",
-        "names",
-        "exchange",
-        "backends",
-        "processes",
-        "scale",
-        "speed",
-        "checked",
-        "troubleshooting",
-        "cloud",
-        "teaching",
-        "from_here",
-    )
-]
-"""The guides in reading order.
-
-On GitHub they link notebooks as IN_REPOSITORY; in the book those are in the same folder.
+PACKAGES = ("myst_nb", "sphinx_book_theme", "griffe", "latex2mathml", "PIL")
+STYLE, *SCRIPTS = (Path(__file__).with_name(name) for name in ("book.css", "book.js", "moving.js", "one_group.js"))
+ABOUT = {
+    "install": "Linux or an Apple-silicon Mac, with make, pip or conda, and what each part needs.",
+    "course": "All chapters in one table, the time for each, and where your answers are kept.",
+    "one_page": "Everything that a step does, in the notation of the papers and in that of the code, to print.",
+    "training": "Train in a terminal or in Python, record a run, resume it, and read its numbers.",
+    "real_qwen3": "Load, train and save a published Qwen3, Qwen2 or Llama, and what it costs in memory and time.",
+    "tools": "Completions of several turns, in which the policy calls tools or plays in an environment.",
+    "coming_from": "What your settings and habits from TRL and mlx-lm are called here.",
+    "names": "The names of ideas in micrograd, MyTorch, TRL and mlx-lm, beside the kit's.",
+    "exchange": "Replace the sampler, the rewards, the advantages, the loss or the learner of a run by your own.",
+    "backends": "Let torch or JAX compute log-probabilities and gradients, in a run or through one protocol.",
+    "processes": "One run in several processes, on this machine or on several, with the same numbers.",
+    "scale": "How long a step of Qwen3-0.6B, 8B and 32B takes on 1, 8 and 64 machines, and how much memory it needs.",
+    "speed": "Times and memory beside torch, TRL, mlx-lm and others, measured and explained.",
+    "checked": "What every part is compared with: torch, transformers, TRL, mlx-lm, finite differences.",
+    "troubleshooting": "What to do when MLX is slow, a widget is missing, or a run learns nothing.",
+    "cloud": "Open the course in Binder or Colab, and keep your answers there.",
+    "teaching": "Six weeks with a class: assignments through nbgrader or Otter, marks, frequent mistakes, hubs.",
+    "from_here": "Five directions after the course, each with a paper, a repository and an exercise.",
+}
+"""The guides in reading order, and a sentence about each for the first page."""
+GUIDES = [Path(__file__).with_name("guides") / f"{name}.md" for name in ABOUT]
+"""Their files. On GitHub they link notebooks as IN_REPOSITORY; in the book those are in the same folder.
 """
 IN_REPOSITORY = "../../../notebooks/"
 DOWNLOADS = "downloads"  # the folder of the notebooks as they are, which pages offer
@@ -80,7 +80,7 @@ SETTINGS = {
         "home_page_in_toc": True,
     },
     "html_css_files": [STYLE.name],
-    "html_js_files": [SCRIPT.name],
+    "html_js_files": [script.name for script in SCRIPTS],
     "html_copy_source": False,
     "html_show_sphinx": False,
     "html_show_copyright": False,
@@ -95,11 +95,12 @@ SETTINGS = {
 }
 
 
-def build(notebooks: Path, output: Path, solutions: bool = True) -> list[str]:
-    """Write the site of all chapters in `notebooks` to the folder `output`; return Sphinx's warnings.
+def build(notebooks: Path, output: Path, solutions: bool = True, repository: str = "") -> list[str]:
+    """Write the site of all chapters in `notebooks` to the folder `output`; return warnings.
 
     The site appears complete or not at all, and replaces an older one. Without `solutions` its exercises have only
-    hints.
+    hints. With the address of a repository on GitHub, such as https://github.com/OWNER/NAME, every chapter links itself
+    in Colab and Binder, which need one.
 
     Raises:
         ImportError: the book extra is not installed.
@@ -121,16 +122,20 @@ def build(notebooks: Path, output: Path, solutions: bool = True) -> list[str]:
         raise FileNotFoundError(f"There are no notebooks of the course in {notebooks}; expected 00_start_here.ipynb.")
     complaints = io.StringIO()
     with replaced_folder(output) as new, tempfile.TemporaryDirectory() as scratch:
-        source, site, work = (Path(scratch, name) for name in ("source", "site", "work"))
-        (source / DOWNLOADS).mkdir(parents=True)
-        for part in parts.values():
-            for chapter in part:
-                file = f"{chapter.file}.ipynb"
-                notebook = for_reading(_read(notebooks / file), solutions)
-                for head in notebook.cells[:1]:
-                    head.source += f"\n\nDownload: {{download}}`{file} <{DOWNLOADS}/{file}>`"
-                nbformat.write(notebook, source / file)
-                shutil.copy(notebooks / file, source / DOWNLOADS)
+        source, site, work, static = (Path(scratch, name) for name in ("source", "site", "work", "static"))
+        moving = static / "moving"
+        for folder in (source / DOWNLOADS, moving):
+            folder.mkdir(parents=True)
+        files = [f"{chapter.file}.ipynb" for part in parts.values() for chapter in part]
+        chapters = {file: _read(notebooks / file) for file in files}
+        still = make_moving([notebooks / file for file in files], moving)
+        for file, chapter in chapters.items():
+            notebook = for_reading(chapter, solutions, {each.stem for each in moving.iterdir()})
+            for head in notebook.cells[:1]:
+                cloud = _in_the_cloud(file, repository)
+                head.source += f"\n\nDownload: {{download}}`{file} <{DOWNLOADS}/{file}>`{cloud}"
+            nbformat.write(notebook, source / file)
+            shutil.copy(notebooks / file, source / DOWNLOADS)
         for guide in GUIDES:
             text = guide.read_text(encoding="utf-8").replace(f"]({IN_REPOSITORY}", "](")
             (source / guide.name).write_text(text, encoding="utf-8")
@@ -139,9 +144,9 @@ def build(notebooks: Path, output: Path, solutions: bool = True) -> list[str]:
             shutil.copy(picture, source / "images")
         reference = write_reference(source)
         front = front_page(parts, source, reference)
-        front = front if solutions else front.replace("hints and a solution", "hints")
+        front = front if solutions else front.replace("hints and solutions", "hints")
         (source / "index.md").write_text(front, encoding="utf-8")
-        settings = SETTINGS | {"html_static_path": [str(STYLE), str(SCRIPT)]}
+        settings = SETTINGS | {"html_static_path": [*map(str, (STYLE, *SCRIPTS, static))]}
         Sphinx(source, None, site, work, "html", settings, status=None, warning=complaints).build()
         shutil.rmtree(site / "_sources", ignore_errors=True)
         try:
@@ -149,36 +154,47 @@ def build(notebooks: Path, output: Path, solutions: bool = True) -> list[str]:
         except shutil.Error as error:  # a list of all the files that failed
             raise OSError(f"Cannot write {output}: {error.args[0][0][2]}") from error
     words = re.sub(r"\x1b\[[\d;]*m", "", complaints.getvalue()).replace(f"{source}{os.sep}", "")
-    return [line for line in words.splitlines() if line.strip()]
+    return still + [line for line in words.splitlines() if line.strip()]
+
+
+def _in_the_cloud(file: str, repository: str) -> str:
+    """Links that open a notebook in Colab and Binder, in Markdown; "" without a repository on GitHub."""
+    if not (found := re.fullmatch(r"https://github\.com/([\w.-]+/[\w.-]+?)(\.git)?/?", repository)):
+        return ""
+    colab = f"https://colab.research.google.com/github/{found[1]}/blob/HEAD/notebooks/{file}"
+    binder = f"https://mybinder.org/v2/gh/{found[1]}/HEAD?urlpath=lab/tree/notebooks/{file}"
+    return f" · [Open in Colab]({colab}) · [Open in Binder]({binder}) · [what each needs first](cloud.md)"
 
 
 def front_page(parts: Mapping[str, Sequence[Chapter]], folder: Path, reference: Sequence[str]) -> str:
-    """The first page in MyST's Markdown: the map, each part's chapters with their goals, guides and reference."""
+    """The first page in MyST's Markdown: a group of answers, three paths, chapters with goals, guides, reference."""
     hours = round(sum(chapter.minutes for chapter in COURSE) / 60)
     pages = {chapter.file: f"{chapter.file}.html" for part in parts.values() for chapter in part}
+    [first, *_] = pages.values()
 
     def link(chapter: Chapter) -> str:
         return f"[{chapter.number}]({chapter.file}.ipynb)" if chapter.file in pages else chapter.number
 
-    # Inline, so that its chapters are links; and a group, because a screen reader finds no links inside an image.
-    course_map = draw_course(PARTS, pages.get).svg(describe_course(PARTS)).replace('role="img"', 'role="group"', 1)
     lines = [
         f"# {TITLE}",
         "",
-        f"A course in {len(COURSE)} notebooks, {hours} hours with the exercises: from the derivative of `x * x` to a "
-        "whole Qwen3 that learns by reinforcement, with every gradient checked on the way. These pages are to be read, "
-        "and their pictures stand still; below each exercise you can unfold hints and a solution. In JupyterLab, which "
-        "`make lab` opens, you can move the pictures, and exercises check themselves.",
+        "This is how a language model learns from rewards: it answers one question several times, and each answer is "
+        "compared with the others. **Click an answer** to call it right or wrong.",
         "",
-        "![A tiny Qwen3 during 600 steps of GRPO: reward and held-out accuracy rise together](images/grpo_learns.png)",
+        one_group(),
         "",
-        "What you will have understood at the end: a policy that learns addition from rewards alone.",
+        "The numbers are those of a small Qwen3 and of real steps. This course builds all of it, from the derivative "
+        f"of `x * x` on, with every gradient checked: {len(COURSE)} notebooks, {hours} hours with the exercises.",
         "",
-        f"<div>\n{course_map}\n</div>",
+        f'<p><a class="kit-start" href="{first}">Start</a></p>',
         "",
-        "A line leads from each chapter down to those that build on it. You can read all of them in order, or take a "
-        "shorter path. Where a shorter path skips chapters, the next one says in its first cell what you may take on "
-        "trust.",
+        "In these pages pictures move and exercises unfold their hints and solutions. In JupyterLab, which `make lab` "
+        "opens, you write the code, train the models, and the exercises check themselves.",
+        "",
+        "## Three paths",
+        "",
+        "Where a shorter path skips chapters, the next one says in its first cell what you may take on trust. "
+        "Chapter 00 has a map of what builds on what.",
         "",
         *(f"- {describe_path(name, link)}" for name in PATHS),
         "",
@@ -190,9 +206,11 @@ def front_page(parts: Mapping[str, Sequence[Chapter]], folder: Path, reference: 
             name = f"[{chapter.number} · {chapter.title}]({chapter.file}.ipynb)"
             lines += [f"{name}, {chapter.minutes} minutes. {goal}", ""]
         lines += ["```{toctree}", f":caption: {title}", ":hidden:", *(chapter.file for chapter in part), "```", ""]
-    titles = [guide.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ") for guide in GUIDES]
-    lines += ["## Guides", "", *(f"[{title}]({guide.name})\n" for title, guide in zip(titles, GUIDES, strict=True))]
-    lines += ["```{toctree}", ":caption: Guides", ":hidden:", *(guide.stem for guide in GUIDES), "```", ""]
+    lines += ["## Guides", ""]
+    for guide in GUIDES:
+        title = guide.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+        lines += [f"[{title}]({guide.name}). {ABOUT[guide.stem]}", ""]
+    lines += ["```{toctree}", ":caption: Guides", ":hidden:", *ABOUT, "```", ""]
     links = (f"[{name.removeprefix('reference_')}]({name}.md)" for name in reference)
     lines += ["## Reference", "", "Every public name, by package: " + ", ".join(links) + ".", ""]
     lines += ["```{toctree}", ":caption: Reference", ":hidden:", *reference, "```", ""]
@@ -224,9 +242,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--notebooks", type=Path, default=Path("notebooks"), metavar="DIR")
     words = "leave out the solutions of exercises, for a class"
     parser.add_argument("--no-solutions", dest="solutions", action="store_false", help=words)
+    parser.add_argument("--repository", default="", metavar="URL", help="on GitHub, for links to Colab and Binder")
     options = parser.parse_args(argv)
     try:
-        complaints = build(options.notebooks, options.output, options.solutions)
+        complaints = build(options.notebooks, options.output, options.solutions, options.repository)
     except (ImportError, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import re
+from collections.abc import Collection
 from html import escape
 
 import nbformat
@@ -12,18 +13,22 @@ import nbformat
 from mlx_grpo_kit.course.catalogue import find
 from mlx_grpo_kit.course.desk import paragraphs
 from mlx_grpo_kit.course.exercise import Exercise
+from mlx_grpo_kit.viz.page import STILL
 
 CHECK = re.compile(r'^check\("(\d\d\.\d+)", \w+\)$', flags=re.M)
 PROGRESS = re.compile(r'\n*^progress\((?:"\d\d")?\)\n*', flags=re.M)
 TO_MOVE = re.compile(r"Run the cell to (use its controls|train again)\.")
 
 
-def for_reading(notebook: nbformat.NotebookNode, solutions: bool = True) -> nbformat.NotebookNode:
+def for_reading(
+    notebook: nbformat.NotebookNode, solutions: bool = True, moving: Collection[str] = ()
+) -> nbformat.NotebookNode:
     """A copy of a chapter for a page on which nothing runs.
 
     Below each exercise the verdict on its empty stub makes way for its hints and, if there are to be `solutions`, its
     solution, folded, without a script. The reader's progress, which such a page does not know, is left out. Still
-    pictures say where they move.
+    pictures say where they move. The cells whose ids are in `moving` get a place for a moving picture, below the still
+    one.
     """
     notebook = copy.deepcopy(notebook)
     for cell in notebook.cells:
@@ -40,6 +45,9 @@ def for_reading(notebook: nbformat.NotebookNode, solutions: bool = True) -> nbfo
         for output in cell.outputs:
             if "text/html" in output.get("data", {}):
                 output.data["text/html"] = TO_MOVE.sub(r"In JupyterLab you can \1.", output.data["text/html"])
+        stills = [output for output in cell.outputs if STILL in output.get("data", {}).get("text/html", "")]
+        if cell.get("id") in moving and stills:
+            stills[-1].data["text/html"] += f'<div class="kit-moving" data-part="{cell.id}"></div>'
     notebook.cells = [cell for cell in notebook.cells if cell.source.strip()]
     return notebook
 

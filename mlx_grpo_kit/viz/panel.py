@@ -85,7 +85,7 @@ class Panel(PictureWidget):
             import ipywidgets as widgets
 
         super().__init__()
-        self.draw, self.controls, self._limits = draw, controls, limits
+        self.draw, self.controls, self.limits = draw, controls, limits
         self._is_limiting, self._highest = False, height
         for name, control in controls.items():
             control.description = control.description or name
@@ -115,7 +115,7 @@ class Panel(PictureWidget):
     def _limit(self) -> None:
         self._is_limiting = True  # a slider that moves because of its new limit does not cause another drawing
         try:
-            for name, most in (self._limits(**self.values) if self._limits else {}).items():
+            for name, most in (self.limits(**self.values) if self.limits else {}).items():
                 if self.controls[name].max != most:
                     self.controls[name].max = most
         finally:
