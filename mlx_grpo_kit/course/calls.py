@@ -9,7 +9,7 @@ import math
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from mlx_grpo_kit.course.compare import as_numpy, shape_of, show
@@ -67,7 +67,7 @@ def in_words(name: str, arguments: Sequence[Any], run: Callable[..., Any]) -> st
 
 
 def brief(value: Any) -> str:
-    """A value as text; a long list or dictionary by its size or its names."""
+    """A value as text; a long one by its kind, and by its size or its names."""
     text = show(value)
     if len(text) <= LONGEST_ARGUMENT:
         return text
@@ -75,7 +75,9 @@ def brief(value: Any) -> str:
         return f"a dictionary of {', '.join(map(str, [*value][:4]))}{', ...' if len(value) > 4 else ''}"
     if type(value) is str:
         return f"a text of {len(value):,} characters"
-    return f"a {type(value).__name__} of {len(value):,}" if isinstance(value, (list, tuple)) else text
+    if isinstance(value, (list, tuple)):
+        return f"a {type(value).__name__} of {len(value):,}"
+    return f"a {type(value).__name__}" if is_dataclass(value) else text
 
 
 def strangers(arguments: Sequence[Any]) -> str:

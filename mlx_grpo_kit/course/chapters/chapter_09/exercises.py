@@ -206,7 +206,7 @@ def _loss_and_gradients(function, params, images, labels):
     if loss.shape != ():
         return Told(f"a loss of shape {tuple(loss.shape)} (a gradient needs a single number, of shape ())")
     _, grads = mx.value_and_grad(lambda tracked: function(tracked, images, mx.array(labels)))(params)
-    return (loss, *(grads[name] for name in sorted(grads)))
+    return {"the loss": loss} | {f"the gradient of {name}": grads[name] for name in sorted(grads)}
 
 
 DIGITS_LOSS = Exercise(
@@ -502,15 +502,17 @@ def _at_new_parameters(function, model, params, x, y):
     loss_fn = function(model, params, x, y)
     if not callable(loss_fn):
         return Told("a result that is not a function (`make_loss` returns `loss_fn` itself, without calling it)")
-    results = []
+    results = {}
     for shift in (0.25, -0.5):
+        where = f"where {shift} is added to all params"
         moved = {name: value + shift for name, value in params.items()}
         loss = loss_fn(moved)
         if not isinstance(loss, mx.array):
             return Told(f"a loss of type {type(loss).__name__}, which is cut off from the parameters")
         loss, grads = mx.value_and_grad(loss_fn)(moved)
-        results += [loss, grads["w"], grads["b"]]
-    return tuple(results)
+        results |= {f"the loss {where}": loss, f"the gradient of w {where}": grads["w"]}
+        results |= {f"the gradient of b {where}": grads["b"]}
+    return results
 
 
 MAKE_LOSS = Exercise(
@@ -592,16 +594,17 @@ def _compiled_twice(function, params, velocity, grads, lr):
     """The params and velocities after each of three compiled steps, the last with another learning rate."""
     run = compiled(function)
     own = [{name: mx.array(value) for name, value in each.items()} for each in (params, velocity)]
-    seen = [function(*own, grads, mx.array(lr))]  # uncompiled: in-place changes show
-    for rate in (lr, lr, 3 * lr):
+    seen = {"a step that is not compiled": function(*own, grads, mx.array(lr))}  # in-place changes show
+    for step, rate in enumerate((lr, lr, 3 * lr), 1):
         result = run(params, velocity, grads, mx.array(rate))
         if not isinstance(result, (tuple, list)) or len(result) != 2:
             return result
         params, velocity = result
         if not isinstance(params, dict) or not isinstance(velocity, dict):
             return result
-        seen += [value for name, value in sorted(params.items())] + [value for name, value in sorted(velocity.items())]
-    return tuple(seen)
+        seen |= {f"params[{name!r}] after step {step}": value for name, value in sorted(params.items())}
+        seen |= {f"velocity[{name!r}] after step {step}": value for name, value in sorted(velocity.items())}
+    return seen
 
 
 def _momentum_case(rng):

@@ -792,7 +792,7 @@ def _result_and_gradient(function, config, params, prefix, x, mask):
     if tuple(result.shape) != x.shape:
         return Told(f"an array of shape {tuple(result.shape)} (it should have that of x, {x.shape})")
     squares = mx.grad(lambda x: (seen(mx.array(function(config, params, prefix, x, mask))) ** 2).sum())
-    return seen(mx.array(result)), squares(x)
+    return {"the result": seen(mx.array(result)), "the gradient of x": squares(x)}
 
 
 def _layer(batch, tokens, heads, kv_heads, head_dim, hidden, prefix, seed, padded=False):
@@ -994,7 +994,7 @@ import mlx_grpo_kit.qwen3.forward as kit
 def attention_without_qk_norm(config, params, prefix, x, mask):
     ones = {prefix + name: mx.ones(config.head_dim) for name in ("q_norm.weight", "k_norm.weight")}
     return kit.attention(config, params | ones, prefix, x, mask)
-! part 1 is
+! gave for the result
 # attention of the first layer
 lambda config, params, prefix, x, mask: kit.attention(config, params, "layers.0.self_attn.", x, mask)
 """,

@@ -1219,7 +1219,7 @@ def _attend_in_chunks(function, chunks, padding, seed):
     mask = None
     if any(padding):
         mask = mx.array([[int(place >= left) for place in range(chunks[0])] for left in padding])
-    answers = []
+    answers = {}
     for length in chunks:
         for layer in range(2):
             arrays = [_floats(rng, rows, heads, length, HEAD_DIM) for heads in (HEADS, KEY_HEADS, KEY_HEADS)]
@@ -1235,7 +1235,7 @@ def _attend_in_chunks(function, chunks, padding, seed):
             if answer.shape == (rows, HEADS, length, HEAD_DIM):  # what padding itself attends to does not matter
                 for row, left in enumerate(padding):
                     answer[row, :, : max(0, left - int(cache.length))] = 0
-            answers.append(mx.array(answer))
+            answers[f"layer {layer} at the positions from {int(cache.length)}"] = mx.array(answer)
         cache.advance(length)
     return answers
 
