@@ -75,13 +75,14 @@ class Exercise:
         difficulty: 1 to 3.
         solution: a function or class (its source is what `solution` shows), or a plain value where one is asked for.
         hints: at least two, each more detailed than the one before.
-        cases: the arguments of each call the answer is tried with; a value needs none. The docstring of a function
-            among them is quoted in messages: "x * x". `drawn` makes some with a seed, in addition to those picked by
-                hand.
+        cases: the arguments of each call the answer is tried with; a value needs none. Messages show a
+            function of one expression as a lambda, and describe any other by its docstring, which readers see. `drawn`
+            makes some with a seed, in addition to those picked by hand.
         mistakes: wrong answers with their own messages; `slips` makes those that are edits of the solution.
         also_right, also_wrong: answers that the tests try, as text (see `slips.variants`): right ones in another style,
             and wrong ones that no mistake describes, or that one describes in other words.
-        run: how a function is tried: (function, *arguments) -> something comparable. By default it is called.
+        run: how a function is tried: (function, *arguments) -> something comparable. By default it is called. Messages
+            show the names of the arguments; a dictionary with words as keys says better than a tuple what differs.
         explain: a text that is shown after a pass, if there is more to see.
         in_place: True if the answer must change its input. Otherwise an answer that does so gets a message.
         only_read: True if the answer gets text that a model may have written. An answer that calls `eval` or `exec` is
