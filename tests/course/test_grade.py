@@ -158,12 +158,12 @@ def test_the_kernel_refuses_without_pythons_help(monkeypatch, tmp_path):
         assert graded(source, name="before"), line
 
 
-def test_a_result_that_changes_later_fails():
-    solution = find("15.2").solution
-    source = f"import numpy as np\n{patched(solution)}\nSHARED = [None]\n\ndef shared(*arguments):\n"
-    source += f"    SHARED[0] = np.array({solution.__name__}(*arguments), dtype=float)\n    KEPT.append(SHARED[0])\n"
-    source += "    for each in KEPT[:-1]:\n        each *= 0\n    return SHARED[0]\n\nKEPT = []\n"
-    assert not graded(source, "15.2", "shared")
+@pytest.mark.parametrize(("line", "passes"), [("each *= 0", False), ("each *= 1", True)])
+def test_a_result_that_changes_later_fails(line, passes):
+    name, source = source_of(find("16.1").solution)
+    source += f"\nKEPT = []\n\ndef shared(*arguments):\n    for each in KEPT:\n        {line}\n"
+    source += f"    KEPT.append(np.array({name}(*arguments), dtype=float))\n    return KEPT[-1]\n"
+    assert bool(graded("import numpy as np\n" + source, "16.1", "shared")) == passes
 
 
 @pytest.mark.parametrize(

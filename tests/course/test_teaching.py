@@ -82,7 +82,9 @@ def test_an_assignment_of_your_own_exercises(own_chapter, tmp_path, capsys):
     assert "## Our seminar" in [cell.source for cell in cells]
 
 
-def test_grade_of_your_own_exercises(own_chapter, tmp_path, capsys):
+def test_grade_of_your_own_exercises(own_chapter, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(catalogue.OWN, "mine")
     source = "import math\n\ndef surprise(p):\n    return -math.log(p, 2)\n"
     content = {"41.1": [{"name": "surprise", "source": source, "when": ""}]}
     (tmp_path / "answers.json").write_text(json.dumps(content))

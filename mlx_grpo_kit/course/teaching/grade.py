@@ -225,18 +225,12 @@ def _wait(process: subprocess.Popen, output: IO[bytes], startup: float, seconds:
 
 def _environment(folder: str) -> dict[str, str]:
     """The environment of the process: nothing of this one but where Python, the kit and its models are."""
-    names = (
-        "PATH",
-        "PYTHONPATH",
-        "LD_LIBRARY_PATH",
-        "LD_PRELOAD",
-        "MLX_GRPO_KIT_MODELS",
-        "MLX_GRPO_KIT_EXERCISES",
-        "LANG",
-    )
+    names = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "LANG")
+    places = ("MLX_GRPO_KIT_MODELS", "MLX_GRPO_KIT_EXERCISES")
+    kept = {name: os.environ[name] for name in names if name in os.environ}
+    kept |= {name: os.path.abspath(os.environ[name]) for name in places if os.environ.get(name)}
     own = {"HOME": folder, "TMPDIR": folder, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
-    own["MLX_GRPO_KIT_PROGRESS"] = str(Path(folder, "progress.json"))
-    return {name: os.environ[name] for name in names if name in os.environ} | own
+    return kept | own | {"MLX_GRPO_KIT_PROGRESS": str(Path(folder, "progress.json"))}
 
 
 def _lines(content: bytes) -> Iterator[dict[str, Any]]:
