@@ -242,7 +242,7 @@ class Exercise:
         return self._known[key]
 
     def run_case(self, answer: Callable[..., Any], number: int) -> Any:
-        """What `check` would compare for case `number` (from 1), with nothing between the reader and an exception.
+        """The result that `check` would compare for case `number` (from 1). Exceptions of the answer pass through.
 
         Raises:
             IndexError: there is no such case.
