@@ -77,11 +77,9 @@ def _add_slides(commands: Any) -> None:
         "slides",
         help="make slides from chapters",
         description="Make slides from chapters of the course, with their stored outputs: each heading begins a slide, "
-        "and each picture has one below it. The pages load reveal.js from the network, or from where --reveal says.",
+        "and each picture has one below it. The pages load reveal.js and MathJax from the network.",
         epilog="examples:\n  python -m mlx_grpo_kit slides 15 16 --output slides\n",
     )
     parser.add_argument("chapters", nargs="+", metavar="CHAPTER", help="two digits: 15")
     parser.add_argument("--output", default="slides", metavar="FOLDER", help="default slides")
-    words = "address or folder of reveal.js, for a room without a network"
-    parser.add_argument("--reveal", metavar="PREFIX", help=words)
     parser.set_defaults(module=COMMANDS + "slides")

@@ -40,18 +40,20 @@ cases, {seed}. Both graders remove them from what students get. To make the same
 
     mlx-grpo-kit assignment {ids} --seed {seed} --output {name}
 
-nbgrader, in this folder:
+nbgrader, in this folder and in the environment of the kit (tried with 0.9.6):
 
 ```sh
+pip install nbgrader
 nbgrader generate_assignment {name} --create
 # hand out release/{name}, collect submitted/STUDENT/{name}/{name}.ipynb
 nbgrader autograde {name} --create
 nbgrader export
 ```
 
-Otter:
+Otter (tried with 7.0):
 
 ```sh
+pip install otter-grader
 otter assign otter/{name}.ipynb otter_made
 # hand out otter_made/student/{name}.ipynb, collect collected/STUDENT.ipynb; then, without Docker:
 for one in collected/*.ipynb; do

@@ -38,8 +38,6 @@ def run(options: argparse.Namespace) -> int:
     from nbconvert import SlidesExporter
 
     exporter = SlidesExporter(reveal_scroll=True)
-    if options.reveal:
-        exporter.reveal_url_prefix = options.reveal
     folder = Path(options.output)
     folder.mkdir(parents=True, exist_ok=True)
     for number in dict.fromkeys(options.chapters):
