@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
         raise ImportError(f"slides need nbconvert, which is not installed. Install it: {install('course')}")
     from nbconvert import SlidesExporter
 
-    exporter = SlidesExporter(reveal_scroll=True)
+    exporter = SlidesExporter(reveal_scroll=True, reveal_width="1400", reveal_height="875")  # a line has 100 columns
     folder = Path(options.output)
     folder.mkdir(parents=True, exist_ok=True)
     for number in dict.fromkeys(options.chapters):
