@@ -25,6 +25,8 @@ EXTRA_OF = {
     "jupyter_client": "course",
     "jupyterlab": "course",
     "matplotlib": "course",
+    "nbconvert": "course",
+    "nbformat": "course",
     "safetensors": "course",
     "scipy": "course",
     "sklearn": "course",

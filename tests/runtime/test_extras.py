@@ -22,6 +22,8 @@ EXTRAS = PROJECT["optional-dependencies"]
 DISTRIBUTION = {
     "IPython": "ipykernel",
     "jupyter_client": "jupyterlab",
+    "nbconvert": "jupyterlab",
+    "nbformat": "jupyterlab",
     "optree": "torchopt",
     "orbax": "orbax-checkpoint",
     "sklearn": "scikit-learn",

@@ -14,15 +14,18 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-import nbformat
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_raw_cell
-
 from mlx_grpo_kit.course.answers import names_used
 from mlx_grpo_kit.course.catalogue import exercises, find, imports_of, title_of
 from mlx_grpo_kit.course.exercise import Exercise
-from mlx_grpo_kit.course.reading import CHECK
 from mlx_grpo_kit.course.syllabus import COURSE
 from mlx_grpo_kit.files import replaced_folder, write_file
+from mlx_grpo_kit.runtime.extras import packages_for
+
+with packages_for("assignment"):
+    import nbformat
+    from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_raw_cell
+
+    from mlx_grpo_kit.course.reading import CHECK
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 NBGRADER_CONFIG = """# Read by nbgrader in this folder. Students find the course's own stub instead of nbgrader's.

@@ -9,16 +9,18 @@ from __future__ import annotations
 import argparse
 import copy
 import re
-from importlib.util import find_spec
 from pathlib import Path
 
-import nbformat
-from nbformat.v4 import new_markdown_cell
-
-from mlx_grpo_kit.course.reading import CHECK, PROGRESS
 from mlx_grpo_kit.course.syllabus import COURSE
 from mlx_grpo_kit.files import write_file
-from mlx_grpo_kit.runtime.extras import install
+from mlx_grpo_kit.runtime.extras import packages_for
+
+with packages_for("slides"):
+    import nbformat
+    from nbconvert import SlidesExporter
+    from nbformat.v4 import new_markdown_cell
+
+    from mlx_grpo_kit.course.reading import CHECK, PROGRESS
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 HEADING = re.compile(r"^(?=#{1,3} )", flags=re.M)
@@ -28,15 +30,11 @@ NOTES = re.compile(r"^(\*\*What to notice\.\*\*|<details>)")
 def run(options: argparse.Namespace) -> int:
     """Write a notebook with the metadata of slides, and the slides as one page each, to the folder `options.output`.
 
-    Raises ValueError for an unknown chapter, ImportError if nbconvert is not installed, and OSError from the disk.
+    Raises ValueError for an unknown chapter, and OSError from the disk.
     """
     known = {chapter.number: chapter for chapter in COURSE}
     if unknown := [number for number in options.chapters if number not in known]:
         raise ValueError(f"There is no chapter {', '.join(unknown)}; the course has 00 to {COURSE[-1].number}.")
-    if find_spec("nbconvert") is None:
-        raise ImportError(f"slides need nbconvert, which is not installed. Install it: {install('course')}")
-    from nbconvert import SlidesExporter
-
     exporter = SlidesExporter(reveal_scroll=True, reveal_width="1400", reveal_height="875")  # a line has 100 columns
     folder = Path(options.output)
     folder.mkdir(parents=True, exist_ok=True)
