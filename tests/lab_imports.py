@@ -11,7 +11,7 @@ import warnings
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-BOOK = {"book.py", "formulas.py", "reading.py", "reference.py"}
+BOOK = {"book.py", "formulas.py", "moving.py", "reading.py", "reference.py"}
 """The files of `make docs`, which runs with the extra `book`."""
 OPTIONAL = {"jax", "optax", "optree", "orbax", "torchax", "torchopt", "math_verify", "reasoning_gym"}
 """Packages that a reader may lack: chapter 22 skips a framework that is not installed, and errors name the extra."""
