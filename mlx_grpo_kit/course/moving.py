@@ -61,6 +61,7 @@ FLIP_BOOKS: dict[str, Moves] = {
     "11-panel-query": {"first": 13, "second": 7, "scale": 5},
     "11-panel-masks": {"side": 2, "second": ("5+6=", "7+8=15", "1+2=", "99+99=")},
     "11-panel-maps": {"layer": 9, "head": 9, "token": 9},
+    "12-27": {"token": 5},
     "13-panel": {"temperature": 7, "top_k": 5, "top_p": 5, "min_p": 4},
     "15-nudge": {"a": 5, "b": 5, "c": 7, "added": 5},
     "15-panel": {"size": 11, "baseline": 9, "spread": 3},
@@ -69,10 +70,13 @@ FLIP_BOOKS: dict[str, Moves] = {
     "16-weigh-panel": {"loss_type": 4, "a": 4, "b": 4, "others": 4},
     "17-03": {"counts": 99},
     "17-15": {"angle": 73, "length": 4},
+    "17-43": {"token": 4},
     "19-panel": {"left": 4, "right": 99, "updates": 3},
     "20-museum": {"bug": 99},
-    "12-27": {"token": 5},
-    "17-43": {"token": 4},
+    "21-rounding": {"step": 21, "weight": 5},
+    "21-ring": {"message": 7, "size": 7},
+    "22-pipe-panel": {"fetch": 9, "compute": 7, "ahead": 5},
+    "22-lag-panel": {"write": 8, "learn": 8, "max_lag": 5},
 }
 INSTRUMENTS = {
     "13-tree": "",
