@@ -274,6 +274,19 @@ def test_a_class_in_csv(tmp_path, capsys):
     assert [row["status"] for row in rows if not row["exercise"]] == ["unreadable"]
 
 
+def test_what_a_machine_cannot_enforce_is_said(tmp_path, capsys, monkeypatch):
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text("import platform\nplatform.machine = lambda: 'vax'\n")
+    monkeypatch.setenv("PYTHONPATH", f"{site}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    file = write(tmp_path / "answers.json", **{"14.1": ("whole_number", RIGHT)})
+    assert main(["grade", file, "--seed", "5"]) == 0
+    out, err = capsys.readouterr()
+    assert "Not enforced on this machine:" in err
+    assert "starts no process" in err or sys.platform != "linux"
+    assert "1        1" in out
+
+
 def test_a_value_is_compared_here():
     exercise = find("01.3")
     source = f"answer = {exercise.solution!r}\n"

@@ -103,6 +103,8 @@ def run(options: argparse.Namespace) -> int:
         for (file, id), tried in zip(work, tries, strict=True):
             marks.append(mark(file, id, answers[file].get(id), tried and tried.result(), seed))
             say(f"{escaped(file)} {escaped(id)}: {marks[-1].status}")
+    for words in not_enforced([tried.result() for tried in tries if tried]):
+        say(f"Not enforced on this machine: {words}.")
     show = _print_csv if options.csv else _print_table
     show(marks)
     return 0 if answers else 2
@@ -110,6 +112,11 @@ def run(options: argparse.Namespace) -> int:
 
 def _order(id: str) -> list[int]:
     return [int(part) for part in id.split(".")]
+
+
+def not_enforced(tries: Sequence[Tried]) -> list[str]:
+    """The limits that the processes could not set, in words. They say so before they load an answer."""
+    return sorted({words for tried in tries if tried.lines for words in tried.lines[0].get("missing", [])})
 
 
 def _is_known(id: str) -> bool:
@@ -260,7 +267,7 @@ def _print_csv(marks: Sequence[Mark]) -> None:
 def _print_table(marks: Sequence[Mark]) -> None:
     table = Table(box=SIMPLE)
     for title in ("answers", "passed", "of", "copied", "not passed"):
-        table.add_column(title)
+        table.add_column(title, overflow="fold")
     for file in dict.fromkeys(each.answers for each in marks):
         own = [each for each in marks if each.answers == file]
         right = [each for each in own if each.status == "passed"]
