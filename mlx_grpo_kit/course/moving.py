@@ -31,6 +31,7 @@ from mlx_grpo_kit.course.excerpt import widget_of
 from mlx_grpo_kit.course.foreseen import answers_of
 from mlx_grpo_kit.course.record import PLACE
 from mlx_grpo_kit.viz.box import colored_box
+from mlx_grpo_kit.viz.graphs.stepper import Stepper
 from mlx_grpo_kit.viz.picture import SCREEN_DPI, FigurePicture, as_picture, image_tag, to_png
 
 MOST = 300_000  # bytes of a flip-book
@@ -155,7 +156,9 @@ def flip_book(panel: Any, moves: Moves) -> dict[str, Any]:
     "frames" has the place of a picture in "pictures" for each combination, the last control moving fastest. Controls
     without `moves` keep their value.
     """
-    panel = getattr(panel, "panel", panel)  # of a Stepper
+    if isinstance(panel, Stepper):
+        stepper, panel = panel, panel.panel
+        panel.set(step=stepper.stored)
     values = {name: _values(control, moves.get(name, 1)) for name, control in panel.controls.items()}
     pictures: dict[str, int] = {}
     frames = []

@@ -84,10 +84,14 @@ class Stepper:
         following.on_click(lambda _: setattr(slider, "value", min(slider.value + 1, last)))
         return Panel(self.at, step=slider, extra=[previous, following, play])
 
-    def _ipython_display_(self) -> None:
-        # Without a kernel, a moment of the backward pass says more than the first one or the last.
+    @property
+    def stored(self) -> int:
+        """The moment that a page without a kernel shows: in the backward pass, not the first one or the last."""
         last = len(self.moments) - 1
-        show_live(self.panel.widget, self.at(last - last // 5), NOTE)
+        return last - last // 5
+
+    def _ipython_display_(self) -> None:
+        show_live(self.panel.widget, self.at(self.stored), NOTE)
 
     def __repr__(self) -> str:
         return f"<Stepper of {len(self._nodes)} nodes and {len(self.moments)} moments>"
