@@ -47,8 +47,9 @@ test: $(VENV)/dev.done ## Everything: unit, parity, benchmarks (as tests), brows
 	-@PIP_RETRIES=1 $(PY) -m mlx_grpo_kit get smollm2
 	$(PY) -m pytest $(PARALLEL) --durations 25 --benchmark-disable $(NOTEBOOK_OPTIONS) notebooks tests
 
-unit: $(VENV)/dev.done ## The core of the tests, in a minute and a half: the files of tests/core.txt
-	$(PY) -m pytest $(PARALLEL) $$(cat tests/core.txt)
+# Without a browser no test waits, so another process would only import torch once more.
+unit: $(VENV)/dev.done ## The core of the tests, in a minute and a half: the arguments of pytest in tests/core.txt
+	$(PY) -m pytest $(PARALLEL) -n $$(($(WORKERS) - 1)) @tests/core.txt
 
 bench: $(VENV)/dev.done ## Speed against peers, alone on the machine
 	$(PY) -m pytest tests/benchmarks --benchmark-quiet $(ARGS)

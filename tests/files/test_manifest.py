@@ -71,6 +71,13 @@ def test_foreign_folders_stay_as_they_are(kind, beside_ours, ours, tmp_path):
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
+def test_four_foreign_names_are_shown_and_the_others_counted(ours):
+    for name in "abcdef":
+        (ours / name).touch()
+    with pytest.raises(FileExistsError, match="contains a, b, c, d and 2 more, which the kit did not write"):
+        check_replaceable(ours)
+
+
 def test_what_is_ours_may_go(ours):
     (ours / "config.json").write_text("changed since")
     (ours / ".DS_Store").write_text("a Mac's")

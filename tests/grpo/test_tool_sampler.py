@@ -251,7 +251,7 @@ def compare(folder, scripted, scripts, tools=(), factory=None, max_iterations=No
     for row, (ids, mask) in enumerate(zip(completion_ids, tool_mask, strict=True)):
         table[row, : len(ids)] = np.where(mask, ids, 7)
     scripted(table)
-    policy = SimpleNamespace(config=config, params=params, dtype=mx.float32)
+    policy = SimpleNamespace(config=config, params=params, frozen=None, dtype=mx.float32)
     found = sampler.complete(policy, problems, sampler.encode(problems), SamplingConfig(BUDGET), 0)
 
     assert found.prompt_ids == prompt_ids
@@ -292,7 +292,7 @@ class TestTRL:
             config, params = load_pretrained(folder)
             ids = sampler.tokenizer.encode(SCRIPTS["one call"][0])
             scripted([ids + [7] * (BUDGET - len(ids))] * 2)
-            policy = SimpleNamespace(config=config, params=params, dtype=mx.float32)
+            policy = SimpleNamespace(config=config, params=params, frozen=None, dtype=mx.float32)
             problems = own.all_problems()
             found = sampler.complete(policy, problems, sampler.encode(problems), SamplingConfig(BUDGET), 0)
             assert found.completion_ids == [ids] * 2
@@ -344,7 +344,7 @@ def test_tokens_are_never_made_twice(folder, scripted):
     config, params = load_pretrained(folder)
     ids = [*odd, *call]
     scripted([ids + [7] * (BUDGET - len(ids))] * 2)
-    policy = SimpleNamespace(config=config, params=params, dtype=mx.float32)
+    policy = SimpleNamespace(config=config, params=params, frozen=None, dtype=mx.float32)
     problems = own.all_problems()
     found = sampler.complete(policy, problems, sampler.encode(problems), SamplingConfig(BUDGET), 0)
     assert found.completion_ids[0][: len(ids)] == ids

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from mlx_grpo_kit.runs import history, symptoms_of_rewards, symptoms_of_sampling, symptoms_of_updates
@@ -339,3 +340,10 @@ def test_a_run_that_breaks_late_was_not_broken_by_its_first_updates():
     assert late.startswith("The mean reward has fallen from 0.5 around step")
     soon = diagnose(steps(60, reward=lambda s: 0.5 if s <= 3 else 0.0, **broken))[0]
     assert "was 0.5 in step 1 and is 0 in the latest 10 steps" in soon
+
+
+def test_a_correlation_and_its_slope_are_numpys():
+    x, y = np.random.default_rng(0).normal(size=(2, 20))
+    expected = np.corrcoef(x, x + 3 * y)[0, 1], np.polyfit(x, x + 3 * y, 1)[0]
+    assert history.correlation_of([*x], [*(x + 3 * y)]) == pytest.approx(expected)
+    assert all(map(math.isnan, history.correlation_of([1.0, 1.0], [1.0, 2.0])))
