@@ -40,7 +40,7 @@ def _displayed(ask: Callable[..., Note]) -> Callable[..., Note]:
 def check(id: str, answer: Any = None, seed: int | None = None, case: int | None = None) -> Any:
     """Check whether `answer` (a function, or a value if the exercise asks for one) solves exercise `id`.
 
-    With a `seed`, which the tests of an assignment contain, the drawn cases are others, the kit's own solution does not
+    With a `seed`, which the tests of an assignment contain, there are more drawn cases, the kit's own solution does not
     count, and nothing is stored by this process from then on: neither passed exercises nor answers nor tries.
 
     With `case`, a number that a message names, run that case alone, without a verdict: your prints and the traceback of
