@@ -408,6 +408,13 @@ def test_the_microscope_in_the_book_has_its_answers(book, reader):
     expect(place.locator(".heading")).to_contain_text(
         place.get_by_label("prompt").evaluate("e => e.value") and "Answer 1"
     )
+    reader.set_viewport_size({"width": 390, "height": 844})
+    assert reader.evaluate("document.documentElement.scrollWidth") == 390
+    middles = [
+        box["y"] + box["height"] / 2
+        for box in (place.locator(name).nth(7).bounding_box() for name in (".answer", ".handle"))
+    ]
+    assert abs(middles[0] - middles[1]) < 3  # an answer and its reward are in one row
     handle = place.locator(".handle").first
     handle.focus()
     handle.press("ArrowRight")  # advantages follow in the page; the loss would need a kernel, which is said
