@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -140,6 +141,22 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names) if len(names) < 6 else f"{len(names)} notebooks"
 
 
+def _trust(notebooks: list[Path]) -> None:
+    """Sign notebooks, as `jupyter trust` does: JupyterLab drops styles and scripts of outputs that nobody signed.
+
+    It is no error if this fails, in a home that is read-only for example: running a cell has the same effect.
+    """
+    if find_spec("nbformat") is None:
+        return
+    import nbformat
+    from nbformat.sign import NotebookNotary
+
+    with suppress(OSError, ValueError):
+        notary = NotebookNotary()
+        for notebook in notebooks:
+            notary.sign(nbformat.read(notebook, as_version=4))
+
+
 def run(options: argparse.Namespace) -> int:
     """Copy the course, run the doctor, and start JupyterLab in this process. Return 1 if the doctor finds a problem.
 
@@ -154,7 +171,9 @@ def run(options: argparse.Namespace) -> int:
     hub = any(name.startswith("JUPYTERHUB_") for name in os.environ)
     if not (copy_only or hub) and find_spec("jupyterlab") is None:
         raise ImportError(f"lab needs jupyterlab, which is not installed. Install it: {install('course')}")
-    _report(folder, copy_course(folder, options.fresh))
+    done = copy_course(folder, options.fresh)
+    _trust([folder / name for name in done.written])
+    _report(folder, done)
     if copy_only or hub:
         if hub:
             print("This is a JupyterHub, whose JupyterLab is already open, so no other one was started.")

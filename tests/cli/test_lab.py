@@ -12,7 +12,9 @@ import urllib.request
 import zipfile
 from pathlib import Path
 
+import nbformat
 import pytest
+from nbformat.sign import NotebookNotary
 
 from mlx_grpo_kit import __version__
 from mlx_grpo_kit.cli import doctor, lab, main
@@ -224,6 +226,16 @@ def test_jupyterlab_opens_the_first_notebook(course, started, tmp_path, monkeypa
     assert f"--ServerApp.root_dir={tmp_path}" in started["command"]
     assert "--no-browser" not in started["command"]
     assert started["PATH"].startswith(os.path.dirname(sys.executable))
+
+
+def test_the_copies_are_signed_so_that_jupyterlab_shows_their_styles(course, started, tmp_path, monkeypatch):
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "signatures"))
+    (course / lab.FIRST).write_bytes(NOTEBOOKS[lab.FIRST])
+    assert main(["lab", str(tmp_path / "course"), "--copy-only"]) == 0
+    copy = nbformat.read(tmp_path / "course" / lab.FIRST, as_version=4)
+    assert NotebookNotary().check_signature(copy)
+    copy.cells[0].source += " changed"
+    assert not NotebookNotary().check_signature(copy)
 
 
 def test_a_folder_elsewhere_is_the_root_and_no_browser_is_passed_on(course, started, tmp_path, monkeypatch):
