@@ -107,8 +107,8 @@ GRADIENT = Exercise(
     "15.2",
     "Its gradient, exactly",
     "Write `expected_reward_gradient(logits, rewards)`: the gradient [V] of the expected reward with respect to the "
-    "logits. Use a formula, not small steps. Raising logit k changes every probability: the slope of `probs[a]` "
-    "with respect to `logits[k]` is `probs[a] * ((a == k) - probs[k])` (chapter 05).",
+    "logits, which may be very large. Use a formula, not small steps. Raising logit k changes every probability: the "
+    "slope of `probs[a]` with respect to `logits[k]` is `probs[a] * ((a == k) - probs[k])` (chapter 05).",
     minutes=10,
     difficulty=2,
     solution=expected_reward_gradient,
@@ -152,6 +152,14 @@ every arm alike (3)
 downhill (2)
 + return probs * (probs @ rewards - rewards)
 ! Your sign is that of a loss. The gradient of the reward points to where the reward grows.
+
+overflow
+- probs = softmax(logits)
++ with np.errstate(all="ignore"):
++     powers = np.exp(logits)
++     probs = powers / powers.sum()
+! `exp(1000)` is infinite, and infinity divided by infinity is nan. `softmax(logits)` from the set-up cell subtracts the
+! largest logit first.
 """,
     ),
     also_right=r"""
@@ -204,7 +212,7 @@ SCORE = Exercise(
     "Write `score_function_gradient(logits, actions, rewards)` for `logits` [V] and N draws from softmax(logits): "
     "`actions` [N], whole numbers from 0 to V - 1, and `rewards` [N], the reward of each *draw*. Return [V]: the "
     "mean, over the draws, of the reward times the gradient of log softmax(logits)[action] with respect to the "
-    "logits.",
+    "logits. Logits may be as large as 1000.",
     minutes=12,
     difficulty=2,
     solution=score_function_gradient,
@@ -265,6 +273,13 @@ one-hot alone
 - scores = np.eye(len(logits))[actions] - softmax(logits)
 + scores = np.eye(len(logits))[actions]
 ! The drawn arm goes up, but nothing goes down. The components of the gradient of a log-probability sum to 0.
+overflow
+- scores = np.eye(len(logits))[actions] - softmax(logits)
++ with np.errstate(all="ignore"):
++     powers = np.exp(logits)
++     scores = np.eye(len(logits))[actions] - powers / powers.sum()
+! `exp(1000)` is infinite, and infinity divided by infinity is nan. `softmax(logits)` from the set-up cell subtracts the
+! largest logit first.
 """,
     ),
     also_right=r"""
@@ -308,7 +323,7 @@ VARIANCE = Exercise(
     "Write `estimator_variance(logits, rewards, baseline)`, exactly, by going through all arms. If arm a is drawn, the "
     "estimate is the vector `(rewards[a] - baseline) * (one_hot(a) - probs)`. Return one number: the variance of that "
     "vector, summed over its V components. That is the mean of its squared norm, minus the squared norm of its "
-    "mean.",
+    "mean. Logits may be as large as 1000.",
     minutes=12,
     difficulty=2,
     solution=estimator_variance,
@@ -326,6 +341,7 @@ VARIANCE = Exercise(
         (np.array([0.5, -0.5]), np.array([-1.5, 2.25]), 0.25),
         (np.array([0.25, -0.75, 1.5]), np.array([1.5, 1.5, 1.5]), 1.5),
         (np.array([-3.5]), np.array([0.75]), 0.5),
+        (np.array([1000.0, 999.0]), np.array([1.0, 0.5]), 0.25),
         *drawn(3, lambda rng: (*_arms(rng), float(rng.normal()))),
     ),
     mistakes=slips(
@@ -352,6 +368,14 @@ no baseline
 - says = (rewards - baseline)[:, None] * (np.eye(len(probs)) - probs)  # row a: estimate if a is drawn
 + says = rewards[:, None] * (np.eye(len(probs)) - probs)  # row a: estimate if a is drawn
 ! You do not use the baseline: subtract it from each reward first.
+
+overflow
+- probs = softmax(logits)
++ with np.errstate(all="ignore"):
++     powers = np.exp(logits)
++     probs = powers / powers.sum()
+! `exp(1000)` is infinite, and infinity divided by infinity is nan. `softmax(logits)` from the set-up cell subtracts the
+! largest logit first.
 """,
     ),
     also_right=r"""
@@ -385,7 +409,7 @@ BEST = Exercise(
     "Write `best_baseline(logits, rewards)`: the constant b for which `estimator_variance(logits, rewards, b)` is "
     "smallest. There is a formula for it: the variance is a parabola in b, and only its first part, the mean of "
     "`(rewards[a] - b)^2 * s[a]`, depends on b, where `s[a]` is the squared norm of `one_hot(a) - probs`. Set its "
-    "slope to 0. There are at least two arms.",
+    "slope to 0. There are at least two arms, and logits may be as large as 1000.",
     minutes=12,
     difficulty=3,
     solution=best_baseline,
@@ -401,6 +425,7 @@ BEST = Exercise(
         (np.array([0.5, -0.5]), np.array([-1.5, 2.25])),
         (np.array([0.25, 0.25, -1.0, 0.25]), np.array([1.5, 1.5, 1.5, 1.5])),
         (np.array([3.0, -1.25, 0.0]), np.array([0.25, 1.75, -0.5])),
+        (np.array([1000.0, 999.0, 998.5]), np.array([1.0, 0.5, -0.25])),
         *drawn(3, _arms),
     ),
     mistakes=slips(
@@ -409,8 +434,8 @@ BEST = Exercise(
 @ weights = probs * squared_norms
 the mean reward (2)
 + weights = probs
-! That is the mean reward. It is a good baseline, but not quite the best one: draws with a long score make more noise,
-! so their rewards count more.
+! That is the mean reward. It is a good baseline, but not quite the best one: draws whose scores have a large norm make
+! more noise, so their rewards count more.
 not drawn (2)
 + weights = squared_norms
 ! Your weights ignore how likely each arm is. Multiply them by the probabilities too.
@@ -427,6 +452,14 @@ own logit only (3)
 + squared_norms = (1 - probs) ** 2
 ! `one_hot(a) - probs` has V components, and the others are not 0 either. Its squared norm is the sum over all of
 ! them.
+
+overflow
+- probs = softmax(logits)
++ with np.errstate(all="ignore"):
++     powers = np.exp(logits)
++     probs = powers / powers.sum()
+! `exp(1000)` is infinite, and infinity divided by infinity is nan. `softmax(logits)` from the set-up cell subtracts the
+! largest logit first.
 """,
     ),
     also_right=r"""
@@ -650,6 +683,14 @@ one addition for each place (2)
 + rows = [previous, *tokens[:-1]]
 + score[rows, tokens] += 1
 - score[previous, token] += 1
+or
+- for token in tokens:
+-     score[previous] -= softmax(table[previous])
+-     score[previous, token] += 1
+-     previous = token
+- return score
++ score[[previous, *tokens[:-1]], tokens] += 1
++ return score - score.sum(axis=1, keepdims=True) * softmax(table)
 ! A letter that follows the same letter twice counts only once: `score[rows, tokens] += 1` adds to each element a single
 ! time. `np.add.at(score, (rows, tokens), 1)` adds every time.
 """,
@@ -801,7 +842,8 @@ REUSED = Exercise(
     "The N `actions` were drawn from softmax(old_logits), and now the policy is softmax(logits). Write "
     "`reused_gradient(logits, old_logits, actions, rewards)`: the estimate [V] of the gradient of the *new* "
     "policy's expected reward. Each draw counts with its ratio, which says how much likelier it is now than when it "
-    "was drawn: return the mean of ratio times reward times the gradient of log softmax(logits)[action].",
+    "was drawn: return the mean of ratio times reward times the gradient of log softmax(logits)[action]. Logits may be "
+    "as large as 1000.",
     minutes=10,
     difficulty=2,
     solution=reused_gradient,
@@ -823,6 +865,7 @@ REUSED = Exercise(
             np.array([0.5, -0.75, 1.5]),
         ),  # a ratio of about 20
         (np.array([-3.5]), np.array([0.5]), np.array([0, 0]), np.array([0.75, 2.0])),
+        (np.array([0.5, -0.5]), np.array([-15.0, 15.0]), np.array([0, 1]), np.array([0.75, 2.0])),  # a very rare arm
         *drawn(3, _old_draws),
     ),
     mistakes=slips(
@@ -850,6 +893,10 @@ difference of logits (2)
 log ratio (2)
 + ratios = np.log(probs[actions] / old_probs[actions])
 ! That is the logarithm of the ratio. It is 0 where nothing has changed, so nothing would be learned.
+a small number in the denominator (2)
++ ratios = probs[actions] / (old_probs[actions] + 1e-8)
+! You added a small number to the denominator. An arm that was drawn has a probability above 0, however rare it is, and
+! next to the probability of a rare arm your number is not small.
 a clipped ratio
 + ratios = np.clip(probs[actions] / old_probs[actions], 0.8, 1.2)
 ! You clipped the ratio to 0.8 and 1.2, as PPO does. Here every draw counts with its full ratio; otherwise the mean is
@@ -859,6 +906,13 @@ old scores (3)
 - scores = np.eye(len(logits))[actions] - probs
 + scores = np.eye(len(logits))[actions] - old_probs
 ! You used the scores of the old policy. We want to improve the new one.
+overflow
+- probs, old_probs = softmax(logits), softmax(old_logits)
++ with np.errstate(all="ignore"):
++     powers, old_powers = np.exp(logits), np.exp(old_logits)
++     probs, old_probs = powers / powers.sum(), old_powers / old_powers.sum()
+! `exp(1000)` is infinite, and infinity divided by infinity is nan. `softmax(logits)` from the set-up cell subtracts the
+! largest logit first.
 """,
     ),
     also_right=r"""

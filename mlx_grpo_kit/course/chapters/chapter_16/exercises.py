@@ -99,6 +99,10 @@ divided by n (2)
 variance (2)
 + std = (away**2).sum(axis=1, keepdims=True) / np.maximum(count - 1, 1)
 ! You divided by the variance. The deviation is its square root.
+n of the whole group (2)
++ std = np.sqrt((away**2).sum(axis=1, keepdims=True) / np.maximum(group_size - 1, 1))
+! Your deviation divides by group_size - 1. A completion that was not scored does not count: n is the number of scored
+! completions.
 deviation of everything
 + std = np.nanstd(groups, ddof=1)
 ! You used the deviation of all rewards. Divide each group by its own.
@@ -147,9 +151,27 @@ one group
 ! You subtracted the mean of all rewards. Compare a completion only with the completions of its own prompt.
 None is 0
 + groups = np.array([r or 0 for r in rewards], dtype=float).reshape(-1, group_size)  # None becomes nan
+or
+- scored = ~np.isnan(groups)
++ given = ~np.isnan(groups)
++ groups = np.nan_to_num(groups)
++ scored = groups == groups
+- return (away / (std + 1e-4)).reshape(-1).astype(np.float32)
++ return (np.where(given, away, 0) / (std + 1e-4)).reshape(-1).astype(np.float32)
 ! In your answer None counts as a reward of 0. It means that there is no reward: leave it out of the mean and the
 ! deviation.
 
+0 is None
+- scored = ~np.isnan(groups)
++ scored = np.nan_to_num(groups) != 0
+or
+- scored = ~np.isnan(groups)
++ given = ~np.isnan(groups)
++ scored = np.nan_to_num(groups) != 0
+- return (away / (std + 1e-4)).reshape(-1).astype(np.float32)
++ away = np.where(given & (count > 1), groups - mean, 0)
++ return (away / (std + 1e-4)).reshape(-1).astype(np.float32)
+! You left out the rewards that are 0, as `if r` does. 0 is a reward like any other: ask `if r is not None`.
 None in the count
 - count = np.maximum(scored.sum(axis=1, keepdims=True), 1)
 + count = group_size
@@ -300,6 +322,8 @@ one too late
 ! position t predict token t + 1.
 one too early
 + logits = logits[:, max(prompt_length - 2, 0) : -2] / temperature
+or
++ logits = mx.roll(logits, 1, axis=1)[:, prompt_length - 1 : -1] / temperature
 ! Your positions are one too early: the prompt's *last* position, P - 1, predicts the completion's first token.
 no temperature (2)
 + logits = logits[:, prompt_length - 1 : -1]
@@ -738,6 +762,7 @@ KL = Exercise(
         (mx.array([[-1.0, -2.0]]), mx.array([[-1.0, -2.5]])),
         (mx.array([[-0.25], [-3.5]]), mx.array([[-1.25], [-0.5]])),
         (mx.array([[-31.0]]), mx.array([[-1.0]])),
+        (mx.array([[-120.0]]), mx.array([[-119.5]])),
         *drawn(3, lambda rng: (_normal(rng, 2, 3), _normal(rng, 2, 3))),
     ),
     mistakes=slips(
@@ -759,6 +784,9 @@ k1
 k2
 + return d * d / 2
 ! That is d^2 / 2, the estimator called k2. It is close to k3 for small d.
+a quotient of probabilities (2)
++ return mx.exp(ref_logps) / mx.exp(logps) - d - 1
+! In float32 `exp(-120)` is 0, and 0 / 0 is nan. Take the exp of the difference, `mx.exp(ref_logps - logps)`.
 exp alone (2)
 + return mx.exp(d) - 1
 ! `- d` is missing. Without it the value can be negative, and its mean is 0, whatever the policy is.
@@ -847,6 +875,7 @@ AGGREGATE = Exercise(
             4,
             11,
         ),
+        (mx.array([[1001.0, 9.0], [-1000.0, -1000.0]]), mx.array([[True, False], [True, True]]), 2, 4),
         *drawn(3, _draw_losses),
     ),
     run=_of_each_type,
@@ -875,6 +904,10 @@ grpo is bnpo (2)
 0 / 0 (2)
 + return (per_token_loss.sum(axis=1) / lengths).mean()
 ! A row without tokens gives 0 / 0 in your "grpo". Divide by at least 1.
+a small number in the lengths (2)
++ return (per_token_loss.sum(axis=1) / (lengths + 1e-4)).mean()
+! You added a small number to the lengths in "grpo". That avoids 0 / 0, but it also makes the mean of every other row a
+! little smaller. Use `mx.maximum(lengths, 1)`.
 empty rows are no rows (2)
 + return (per_token_loss.sum(axis=1) / mx.maximum(lengths, 1)).sum() / (lengths > 0).sum()
 ! You left a row without tokens out of the mean over rows. It counts as a row, with the mean 0.
@@ -961,9 +994,12 @@ def grpo_loss(logps, old_logps, ref_logps, advantages, mask, settings):
     return aggregate(loss, mask, settings["loss_type"], settings["max_length"], settings["num_items"])
 
 
-def _loss_and_gradient(function, logps, *others):
-    """The loss, and its gradient with respect to logps."""
-    loss, gradient = mx.value_and_grad(lambda x: mx.array(function(x, *others)).reshape(()))(logps)
+def _loss_and_gradient(function, logps, old_logps, *others):
+    """The loss, and its gradient with respect to logps. If old_logps is the same array, it depends on them too."""
+    same_array = old_logps is logps
+    loss, gradient = mx.value_and_grad(
+        lambda x: mx.array(function(x, x if same_array else old_logps, *others)).reshape(())
+    )(logps)
     return loss, gradient
 
 
@@ -1019,6 +1055,7 @@ LOSS = Exercise(
     cases=(
         (_TWO[0], mx.array([[-0.5, -1.5], [-1.5, 0.0]]), None, *_TWO[1:], _settings("grpo")),
         (_TWO[0], None, None, *_TWO[1:], _settings("bnpo")),
+        (_TWO[0], _TWO[0], None, *_TWO[1:], _settings("bnpo")),
         (
             mx.array([[-0.5, -1.25], [-2.0, -900.0]]),
             mx.array([[-0.75, -1.0], [-1.5, 900.0]]),
@@ -1049,6 +1086,16 @@ LOSS = Exercise(
     mistakes=slips(
         grpo_loss,
         r"""
+old_logps ignored (2)
+- old_logps = mx.stop_gradient(logps if old_logps is None else old_logps)
++ old_logps = mx.stop_gradient(logps)
+! You ignored `old_logps`, so every ratio is 1 and nothing is ever clipped. The old values are those of `logps` only if
+! `old_logps` is None.
+given old values that move (2)
+- old_logps = mx.stop_gradient(logps if old_logps is None else old_logps)
++ old_logps = mx.stop_gradient(logps) if old_logps is None else old_logps
+! The loss is right, but a gradient flows through the `old_logps` that your function got: here they are the same array
+! as `logps`, so the gradient of logps - old_logps is 0. Old values are always constants: `mx.stop_gradient`.
 old values that move (2)
 - old_logps = mx.stop_gradient(logps if old_logps is None else old_logps)
 + old_logps = logps if old_logps is None else old_logps
@@ -1072,6 +1119,10 @@ sign of everything
 ! The loss has the wrong sign: minus the objective, plus beta times k3.
 always by all tokens
 + return aggregate(loss, mask, "bnpo", settings["max_length"], settings["num_items"])
+or
++ return aggregate(loss, mask, "dapo", settings["max_length"], settings["num_items"])
+or
++ return aggregate(loss, mask, "grpo", settings["max_length"], settings["num_items"])
 ! You aggregated every loss type in the same way. Pass `settings['loss_type']` to `aggregate`.
 tokens without a loss masked
 + return aggregate(loss, mask & (loss != 0), settings["loss_type"], settings["max_length"], settings["num_items"])
@@ -1152,7 +1203,7 @@ def loss_in_one_piece(logps, old_logps, ref_logps, advantages, mask, settings):
 def loss_by_hand(logps, old_logps, ref_logps, advantages, mask, settings):
     zero = mx.zeros_like(logps)
     new = mx.where(mask, logps, zero)
-    old = mx.stop_gradient(new) if old_logps is None else mx.where(mask, old_logps, zero)
+    old = mx.stop_gradient(new if old_logps is None else mx.where(mask, old_logps, zero))
     r, a = mx.exp(new - old), advantages[:, None]
     low, high = 1 - settings["epsilon"], 1 + settings["epsilon_high"]
     token = -mx.where(a > 0, mx.minimum(r, high), mx.maximum(r, low)) * a
@@ -1167,7 +1218,7 @@ def loss_by_hand(logps, old_logps, ref_logps, advantages, mask, settings):
     return (token * shares).sum()
 # masked values for k3, and no old values
 def loss_of_parts(logps, old_logps, ref_logps, advantages, mask, settings):
-    ratio = token_ratios(logps, mx.stop_gradient(logps) if old_logps is None else old_logps, mask)
+    ratio = token_ratios(logps, mx.stop_gradient(logps if old_logps is None else old_logps), mask)
     loss = -clipped_objective(ratio, advantages, settings["epsilon"], settings["epsilon_high"])
     if settings["beta"]:
         loss = loss + settings["beta"] * k3(mx.where(mask, logps, 0), mx.where(mask, ref_logps, 0))
@@ -1185,9 +1236,6 @@ def only_rows_with_advantage(logps, old_logps, ref_logps, advantages, mask, sett
 # a small beta
 - loss = loss + settings["beta"] * k3(policy, reference)
 + loss = loss + min(settings["beta"], 1.0) * k3(policy, reference)
-# the old policy is the policy
-- old_logps = mx.stop_gradient(logps if old_logps is None else old_logps)
-+ old_logps = mx.stop_gradient(logps)
 # an objective by NumPy
 - loss = -clipped_objective(ratio, advantages, settings["epsilon"], settings["epsilon_high"])
 + edges = 1 - settings["epsilon"], 1 + settings["epsilon_high"]

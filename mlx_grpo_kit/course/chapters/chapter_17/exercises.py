@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from mlx_grpo_kit.course.compare import Told, same
 from mlx_grpo_kit.course.exercise import Exercise, drawn
 from mlx_grpo_kit.course.slips import slips
 from mlx_grpo_kit.runtime import mx
@@ -33,7 +34,8 @@ LOSS = Exercise(
     "A loss in which every token has a weight",
     "Write `cross_entropy(logits, targets, weights)` for logits [B, T, V], targets [B, T] (whole numbers) and weights "
     "[B, T] (any sign). Return a tuple of two: the loss, `-sum(weights * log softmax(logits)[target])` over all "
-    "tokens, and its gradient with respect to the logits, [B, T, V]. Logits may be as large as 1000.",
+    "tokens, and its gradient with respect to the logits, [B, T, V]. Logits may be as large as 1000. In this chapter "
+    "the inputs are arrays of MLX; your results may be arrays of MLX or of NumPy.",
     minutes=8,
     difficulty=2,
     solution=cross_entropy,
@@ -468,6 +470,7 @@ SWIGLU = Exercise(
     cases=(
         (mx.array([1.0, 1.0]), mx.array([0.0, 2.0]), mx.array([3.0, -1.0])),
         (mx.array([[0.5, -2.0, 1.5]]), mx.array([[-1.5, 0.3, -100.0]]), mx.array([[1.2, -0.7, 2.0]])),
+        (mx.array([0.5]), mx.array([100.0]), mx.array([1.5])),
         *drawn(3, _draw_gate),
     ),
     mistakes=slips(
@@ -499,6 +502,12 @@ grad forgotten
 swapped (3)
 + return grad * gate * s, grad * up * (s + gate * s * (1 - s))
 ! Both are right, but in the wrong order: first gate, then up.
+
+a sigmoid that overflows (2)
+- s = mx.sigmoid(gate)
++ s = mx.exp(gate) / (1 + mx.exp(gate))
+! The formula is right, but `exp(100)` is infinite, and infinity divided by infinity is nan. `mx.sigmoid(gate)` does not
+! overflow.
 """,
     ),
     also_right=r"""
@@ -789,6 +798,21 @@ def _minus_running_sum(g):
     return -mx.cumsum(g, axis=-1)
 
 
+def _attention_once(function, grad, through_attention, through_mlp):
+    """The gradient of x, or a `Told` if attention was passed several times."""
+    calls = []
+
+    def counted(g):
+        calls.append(g)
+        return through_attention(g)
+
+    counted.__doc__ = through_attention.__doc__
+    result = function(grad, counted, through_mlp)
+    if len(calls) > 1 and same(result, block_backward(grad, through_attention, through_mlp)):
+        return Told(f"the right gradient, but from {len(calls)} calls of `through_attention`")
+    return result
+
+
 BLOCK = Exercise(
     "17.8",
     "A whole block",
@@ -829,6 +853,12 @@ side by side (2)
 ! Here attention got the block's `grad`, as if it were *parallel* to the MLP. It comes before the MLP: its result
 ! reaches the loss along the shortcut and through the MLP, so it needs the sum of both.
 
+attention twice (3)
+- grad = grad + through_mlp(grad)
+- return grad + through_attention(grad)
++ return grad + through_mlp(grad) + through_attention(grad) + through_attention(through_mlp(grad))
+! In the model a call also stores the gradients of the weights, and a second call with another gradient overwrites them.
+! Add up first, then call `through_attention` once.
 no shortcut round the MLP (2)
 - grad = grad + through_mlp(grad)
 + grad = through_mlp(grad)
@@ -852,6 +882,7 @@ lambda grad, attention, mlp: grad + mlp(grad) + attention(grad + mlp(grad))
 - return grad + through_attention(grad)
 + return -grad + through_attention(grad)
 """,
+    run=_attention_once,
     explain=(
         "If both `through_...` return 0, a block passes the gradient on unchanged. So, however deep the model is, "
         "there is a path from the loss to the embedding on which nothing is lost."

@@ -320,6 +320,12 @@ completions on the left (2)
 a mask of ones (3)
 + return mx.concatenate([ids, rows], axis=1), mx.ones((rows.shape[0], ids.shape[1] + rows.shape[1])), is_token
 ! The attention mask has to be 0 before short prompts. With ones there, the model reads the padding as text.
+zeros of a prompt hidden (3)
++ return mx.concatenate([ids, rows], axis=1), mx.concatenate([ids, rows], axis=1) != 0, is_token
+or
++ return mx.concatenate([ids, rows], axis=1), mx.concatenate([ids != 0, ones != 0], axis=1), is_token
+! Your attention mask is 0 wherever an id is 0. A real token may have the id 0, and it has to be read: the mask comes
+! from lengths, as `left_pad` makes it.
 in the other order
 + return mx.concatenate([rows, ids], axis=1), mx.concatenate([mask, ones], axis=1), is_token
 ! The prompts come first, then the completions.
@@ -437,6 +443,9 @@ TEACH = Exercise(
         ([0.5, 0.0, 1.0, 1.0, 2.0, 1.0], 3),
         ([1.0, 1.0, 1.0, 1.0, 0.0], 5),
         ([1.0, 2.0], 1),
+        ([0.0, 0.0, 1.0, 0.0], 4),
+        ([-1.0, 0.0], 2),
+        ([1.0, 1.0 + 1e-9], 2),
         *drawn(3, _draw_rewards),
     ),
     mistakes=slips(
@@ -461,11 +470,19 @@ nearly equal is equal (2)
 ! Rewards that are close together are not equal. Divided by their standard deviation, they push as hard as any others.
 equal up to rounding (2)
 + if not np.allclose(group, group[0])
+or
++ if max(group) - min(group) > 1e-12
 ! You compare with a tolerance. How small a difference may be depends on the scale of the rewards, which you do not
 ! know: compare exactly.
 the mean against the first (2)
 + if np.mean(group) != group[0]
 ! The mean of different rewards may equal the first of them, as in 0.5, 0, 1.
+in float32 (2)
++ if np.ptp(np.array(group, np.float32)) > 0
+! float32 has seven digits, so 1 and 1 + 1e-9 become the same number. Compare the rewards as you got them.
+between none and all (2)
++ if 0 < sum(group) < group_size
+! That works for the rewards 0 and 1. Rewards may be any numbers: 0.5, 0.5 teaches nothing, and -1, 0 does.
 the others (2)
 + if max(group) == min(group)
 ! Those are the rows that teach nothing.
@@ -476,6 +493,12 @@ only those above the mean (2)
 ! An answer that is worse than its group teaches as well: it is pushed down. Keep whole groups.
 those with an advantage (2)
 + for place in range(group_size) if abs(group[place] - np.mean(group)) > 1e-9
+or
++ for place in range(group_size) if group[place] != sum(group) / len(group)
+or
+- if max(group) > min(group)
+- for place in range(group_size)
++ for place in range(group_size) if group[place] != sum(group) / len(group)
 ! A row whose reward equals the mean has advantage 0, but its group teaches. Keep whole groups.
 
 indices of groups (2)
@@ -513,6 +536,12 @@ def teach_by_sets(rewards, group_size):
 # the first four
 - if max(group) > min(group)
 + if len({*group[:4]}) > 1
+# the first against the second and the last
+- if max(group) > min(group)
++ if group[0] != group[min(1, group_size - 1)] or group[0] != group[-1]
+# the largest is not 0
+- if max(group) > min(group)
++ if max(group) > min(group) and max(group) != 0
 # a mask
 lambda rewards, size: np.isin(np.arange(len(rewards)), rows_that_teach(rewards, size))
 """,
@@ -539,7 +568,7 @@ def learn(params, logps_of, loss_of, update, num_iterations):
 
 
 def _learn(function, coins, logits, num_iterations):
-    """Return the parameters at the end and the losses, or a `Told` if every gradient was 0."""
+    """Return the parameters at the end and the losses, or a `Told` if every gradient was 0, up to rounding."""
     start, sizes = {"logits": mx.array(logits)}, []
 
     def update(params, grads):
@@ -547,8 +576,8 @@ def _learn(function, coins, logits, num_iterations):
         return descend(params, grads)
 
     result = function(start, coins.logps_of, coins.loss_of, update, num_iterations)
-    if sizes and not any(sizes):
-        return Told("gradients of exactly 0 in all updates")
+    if sizes and max(sizes) < 1e-6:
+        return Told("gradients of 0 in all updates")
     if not isinstance(result, (tuple, list)) or len(result) != 2 or not isinstance(result[0], dict):
         return result
     losses = [mx.array(loss) for loss in result[1]] if isinstance(result[1], (list, tuple)) else result[1]
@@ -682,6 +711,10 @@ def learn_with_grad(params, logps_of, loss_of, update, num_iterations):
 + both = lambda logps: loss_of(logps, logps)
 + loss, grads = mx.value_and_grad(lambda params: both(logps_of(params)))(params)
 ! they have to be constants
+# scored twice
+- loss, grads = mx.value_and_grad(lambda params: loss_of(logps_of(params), old_logps))(params)
++ loss, grads = mx.value_and_grad(lambda params: loss_of(logps_of(params), logps_of(params)))(params)
+! they have to be constants
 # in place
 - params = update(params, grads)
 + params.update(update(params, grads))
@@ -754,6 +787,10 @@ falls from the beginning (3)
 ! After the warm-up the rate does not begin at the peak.
 0 in the last step (3)
 + return peak * (max_steps - 1 - step) / (max_steps - warmup_steps)
+or
++ return peak * (max_steps - 1 - step) / (max_steps - 1 - warmup_steps)
+or
++ return peak * (max_steps - 1 - step) / max(max_steps - 1 - warmup_steps, 1)
 ! The rate reaches 0 one step too early. It should be 0 at step `max_steps`, which is not taken.
 stays (3)
 + return peak
@@ -785,9 +822,8 @@ lambda step, most, peak, warmup: learning_rate(step, most, peak, min(warmup, 12)
 lambda step, most, peak, warmup: peak
 """,
     explain=(
-        "GRPO learns without the decline too. The decline adds the last few per cent, because small steps at the end "
-        "let the noise of single batches average out. The price is that you have to know the length of the run from "
-        "the beginning."
+        "GRPO learns without the decline too. With it, the small steps at the end let the noise of single batches "
+        "average out. The price is that you have to know the length of the run from the beginning."
     ),
 )
 
@@ -1103,7 +1139,10 @@ LOOP = Exercise(
         'First `metrics = take_step(state)`, then `state["step"] += 1`, then the `yield`. The body of the loop then '
         "sees the step counted, and an exception in `take_step` leaves the number as it was.",
     ),
-    cases=((0, 3, None, None), (0, 5, 2, None), (2, 4, None, None), (0, 4, None, 2), (3, 3, None, None), (1, 6, 1, 5)),
+    cases=(
+        *((0, 3, None, None), (0, 5, 2, None), (2, 4, None, None), (0, 4, None, 2), (3, 3, None, None), (1, 6, 1, 5)),
+        (5, 3, None, None),
+    ),
     mistakes=slips(
         train,
         r"""
@@ -1125,6 +1164,9 @@ a list of all steps
 counted from 0 (2)
 + for _ in range(max_steps):
 ! It does `max_steps` more steps, whatever was done before.
+stops only at the number itself (2)
++ while state["step"] != max_steps:
+! A run that has already done more than `max_steps` steps never ends. Compare with `<`.
 one too few (2)
 + while state["step"] < max_steps - 1:
 ! It ends one step too early.
