@@ -416,7 +416,7 @@ TEACH = Exercise(
     "18.3",
     "Which groups teach?",
     "Write `rows_that_teach(rewards, group_size)`. `rewards` is a list of numbers, group after group. Return the "
-    "indices, in order, of all rows of those groups whose rewards are not all equal: the others have advantages of "
+    "indices, in order, of all rows of those groups whose rewards are not all equal: the other rows have advantages of "
     "exactly 0 and, without a KL penalty, no gradient. Return whole groups only. If no group teaches, the list is "
     "empty. Rewards may be any numbers, for example 0.1, 0.1 and 0.1.",
     minutes=6,
