@@ -58,9 +58,9 @@ PARTS: dict[str, tuple[Chapter, ...]] = {
     "Learning from rewards": (
         Chapter("14_tasks_and_rewards", "Tasks and rewards", 130, ("00", "13")),
         Chapter("15_policy_gradients", "Policy gradients", 170, ("14",)),
-        Chapter("16_grpo_loss", "The GRPO loss", 120, ("15",)),
-        Chapter("17_whole_model_gradients", "Gradients of the whole model", 130, ("12",)),
-        Chapter("18_grpo_training", "GRPO training", 140, ("16", "17")),
+        Chapter("16_grpo_loss", "The GRPO loss", 165, ("15",)),
+        Chapter("17_whole_model_gradients", "Gradients of the whole model", 145, ("12",)),
+        Chapter("18_grpo_training", "GRPO training", 155, ("16", "17")),
         Chapter("19_variant_lab", "Variant lab", 100, ("18",)),
         Chapter("20_failure_museum", "The failure museum", 150, ("18",)),
     ),
