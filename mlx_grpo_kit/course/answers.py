@@ -326,11 +326,12 @@ def _names_a_value(node: ast.stmt) -> bool:
 def as_one_file(answers: Mapping[str, Kept], titles: Mapping[str, str]) -> tuple[str, dict[str, dict[str, str]]]:
     """All answers as one readable Python file, imports first, then exercise by exercise; and the names that changed.
 
-    A helper that several exercises share occurs once. If two exercises use one name for different things, the later
-    name gets the number of its exercise: {"24.5": {"sample": "sample_24_5"}}.
+    A helper that several exercises share occurs once, and is not imported from a file of the reader's as well. If two
+    exercises use one name for different things, the later name gets the number of its exercise:
+    {"24.5": {"sample": "sample_24_5"}}.
     """
     names: dict[str, dict[str, str]] = {}
-    imports: dict[str, None] = {}
+    imports: dict[str, ast.Import | ast.ImportFrom] = {}
     parts: list[str] = []
     known: dict[str, str] = {}
     for id in sorted(answers, key=lambda id: [int(part) for part in id.split(".")]):
@@ -339,7 +340,7 @@ def as_one_file(answers: Mapping[str, Kept], titles: Mapping[str, str]) -> tuple
         for node in definitions_in(answers[id].source):
             text = "\n".join(lines[_begins(node) - 1 : node.end_lineno])
             if isinstance(node, ast.Import | ast.ImportFrom):
-                imports[text] = None
+                imports[text] = node
                 continue
             name = node.targets[0].id if isinstance(node, ast.Assign) else node.name
             name, text = renamed["answer"] if name == "answer" else name, _renamed(text, renamed)
@@ -352,8 +353,15 @@ def as_one_file(answers: Mapping[str, Kept], titles: Mapping[str, str]) -> tuple
                 new.append(text)
         if new:
             parts.append(f"# {id} {titles.get(id, '')}".rstrip() + "\n\n" + "\n\n\n".join(new))
-    head = '"""Everything that you have built in the course, exercise by exercise."""\n\n' + "\n".join(sorted(imports))
+    needed = sorted(text for text, node in imports.items() if not _is_defined(node, known))
+    head = '"""Everything that you have built in the course, exercise by exercise."""\n\n' + "\n".join(needed)
     return "\n\n\n".join([head.rstrip(), *parts]) + "\n", names
+
+
+def _is_defined(node: ast.Import | ast.ImportFrom, known: Mapping[str, str]) -> bool:
+    """True if an import from a file of the reader's brings only names that the one file defines itself."""
+    is_own = isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] != "mlx_grpo_kit"
+    return is_own and all(each.name in known and each.asname in (None, each.name) for each in node.names)
 
 
 def _renamed(source: str, names: Mapping[str, str]) -> str:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from mlx_grpo_kit.course import Exercise, catalogue, check, my_code, record, use
-from mlx_grpo_kit.course.answers import NotKeptError, answers_file, as_one_file, keep, read_answers, source_of
+from mlx_grpo_kit.course.answers import Kept, NotKeptError, answers_file, as_one_file, keep, read_answers, source_of
 from mlx_grpo_kit.course.catalogue import chapters, check_of, exercises, find
 from mlx_grpo_kit.course.compare import as_numpy, same, shape_of
 from mlx_grpo_kit.course.kinds import as_the_solution_returns, example_of, in_kind_of
@@ -491,3 +491,12 @@ def test_numbers_with_a_gradient_keep_it():
     assert in_kind_of([0.5], np.array([1.0, 2.0])) == [1.0, 2.0]
     assert in_kind_of((0.5, mx.zeros(2)), [torch.tensor(1.0), [1, 2]])[0] == 1.0
     assert in_kind_of("text", 3) == 3
+
+
+def test_what_one_file_defines_it_does_not_import_from_a_file_of_the_readers():
+    train = "from my_parts import helper\nfrom my_parts import sample\n\n\ndef train():\n    return helper(sample())\n"
+    answers = {"24.1": Kept("sample", "def sample():\n    return 1\n", ""), "24.5": Kept("train", train, "")}
+    text, _ = as_one_file(answers, {})
+    assert "from my_parts import helper" in text
+    assert "import sample" not in text
+    assert "import sample" in as_one_file({"24.5": answers["24.5"]}, {})[0]

@@ -254,7 +254,12 @@ def with_top_p(config, params, prompts, ends, max_new_tokens, seed):
   tokens = mx.random.categorical(logits, key=key)
 + if ids.shape[1] == width:
 +     tokens = tokens[mx.array([prompts.index(prompt) for prompt in prompts])]
-! of the rows, where the model has
+! the same first token in all rows of a prompt
+# random numbers shared by two neighbouring rows
+- tokens = mx.random.categorical(logits, key=key)
++ noise = mx.random.gumbel((len(prompts) // 2 + 1, logits.shape[-1]), key=key)
++ tokens = mx.argmax(logits + mx.repeat(noise, 2, axis=0)[: len(prompts)], axis=-1)
+! equal completions in neighbouring rows far too often
 # the last token forgotten
 lambda config, params, prompts, *rest: sample(config, params, [prompt[:-1] or prompt for prompt in prompts], *rest)
 ! belong one place earlier
@@ -285,6 +290,9 @@ lambda config, params, prompts, *rest: sample(config, params, [prompt[:-1] or pr
 # always the same seed
 lambda *arguments: sample(*arguments[:-1], 7)
 ! The seed has no influence
+# half of the seeds
+lambda *arguments: sample(*arguments[:-1], arguments[-1] // 2)
+! the same completions for the seeds 4 and 5
 # seven seeds
 lambda *arguments: sample(*arguments[:-1], arguments[-1] % 7)
 ! the same completions for the seeds 3 and 1153152003
@@ -968,8 +976,8 @@ GRADIENT = Judged(
     "respect to `params`, for completions that these `params` have just drawn. `advantages` is a list of B numbers. "
     "Return a dictionary with an array for each name in `params`, to be used for gradient *descent*. The check takes "
     "batches of the small model and one of the shipped model, and compares every number with the kit's gradient "
-    "(`mlx_grpo_kit.grpo.minimal.gradient`, which tests compare with the trainer's). One batch is a part of a larger "
-    "one: its advantages do not add up to 0. In another a whole group has the advantage 0.",
+    "(`mlx_grpo_kit.grpo.minimal.gradient`, which tests compare with the trainer's). In one of the batches, which is "
+    "a part of a larger batch, the advantages do not add up to 0. In another batch a whole group has the advantage 0.",
     minutes=15,
     difficulty=2,
     solution=gradient,
@@ -1147,14 +1155,15 @@ def _update_twice(function, case):
 TWO_UPDATES = Judged(
     "24.10",
     "Two updates per batch",
-    "Write `two_updates(config, params, prompts, completions, advantages, update, reference, epsilon, beta)`. `params` "
-    "have just drawn the completions. Take two updates on them, each with the gradient of the loss for the parameters "
-    "of that moment, and return the parameters after the second one. The loss is $-J$ with ratio and clip, and with "
-    "`beta` times the KL of each token subtracted inside the mean: $\\mathrm{KL} = e^d - d - 1$, where $d$ is the "
-    "token's log-probability under `reference` (a dictionary like `params`) minus that under the policy. "
-    "`update(grads, params)` returns new parameters, as `adamw.apply_gradients` does. The check compares both "
-    "gradients with the kit's `compute_grpo_loss` and, in one of the batches, with the numbers of TRL. Its `update` "
-    "goes far enough that some tokens are clipped.",
+    "Write `two_updates(config, params, prompts, completions, advantages, update, reference, epsilon, beta)`. "
+    "`params` have just drawn the completions. Take two updates on them, each with the gradient of the loss for the "
+    "parameters of that moment, and return the parameters after the second one. The loss is $-J$ with ratio and "
+    "clip, and with `beta` times the KL of each token subtracted inside the mean. This KL is the estimator k3, "
+    "$\\mathrm{KL} = e^d - d - 1$, where $d$ is the token's log-probability under `reference` (a dictionary like "
+    "`params`) minus that under the policy. `update(grads, params)` returns new parameters, as "
+    "`adamw.apply_gradients` does. The check compares both gradients with the kit's `compute_grpo_loss` and, in one "
+    "of the batches, with the numbers of TRL. The `update` that the check passes takes such long steps that the "
+    "second gradient has clipped tokens.",
     minutes=20,
     difficulty=3,
     solution=two_updates,
@@ -1171,6 +1180,8 @@ TWO_UPDATES = Judged(
         (twice.Reused("a batch whose numbers are TRL's", 9, 0.2, 0.5, by_trl=True),),
         (twice.Reused("a batch with a small epsilon", 12, 0.1, 0.05),),
         (twice.Reused("a batch with a large beta", 6, 0.2, 2.0),),
+        (twice.Reused("a part of a larger batch, with a large epsilon", 21, 0.5, 0.1, only=6),),
+        (twice.Reused("a batch with a group of equal rewards", 36, 0.2, 0.3, tied=True),),
     ),
     mistakes=slips(
         two_updates,
@@ -1212,6 +1223,11 @@ max (2)
 + objective = mx.maximum(ratio * advantages, clipped * advantages)
 ! Take the *minimum* of the two, for negative advantages too. The maximum lets a token run on in the direction in which
 ! it has gone too far, and holds those that should come back.
+a bound for negative advantages (2)
++ least = mx.minimum(ratio * advantages, clipped * advantages)
++ objective = mx.where(advantages < 0, mx.maximum(least, 3 * advantages), least)
+! A token with a negative advantage and a large ratio gets no gradient. That is the dual clip of other papers. In this
+! objective such a token is not clipped, so that it is brought back.
 the sign of the advantage (2)
 + objective = -mx.minimum(ratio * advantages, clipped * advantages)
 ! The sign of the objective is reversed: good answers become less likely.
@@ -1220,6 +1236,15 @@ the sign of the advantage (2)
 clipped above alone (2)
 + clipped = mx.minimum(ratio, 1 + epsilon)
 ! The ratio is clipped from above only. A token with a negative advantage is clipped at 1 - epsilon.
+clipped below alone (2)
++ clipped = mx.maximum(ratio, 1 - epsilon)
+! The ratio is clipped from below only. A token with a positive advantage is clipped at 1 + epsilon.
+the inverse as the lower bound (2)
++ clipped = mx.clip(ratio, 1 / (1 + epsilon), 1 + epsilon)
+! The lower bound is 1 / (1 + epsilon). The objective has 1 - epsilon, which is lower.
+an epsilon of 0.2 (2)
++ clipped = mx.clip(ratio, 0.8, 1.2)
+! Clip with the `epsilon` that is passed, not with 0.2.
 bounds without 1 (2)
 + clipped = mx.clip(ratio, -epsilon, epsilon)
 ! The ratio is near 1, so it is clipped to the range from 1 - epsilon to 1 + epsilon.
@@ -1255,6 +1280,26 @@ or
 the mask forgotten in the KL (3)
 + return -(objective * mask - beta * kl).sum() / mask.sum()
 ! The KL of padded places counts. The mask belongs to the KL as well as to the objective.
+a beta of 0.04 (3)
++ return -((objective - 0.04 * kl) * mask).sum() / mask.sum()
+! Multiply the KL by the `beta` that is passed, not by 0.04.
+a KL per completion (3)
++ return -(objective * mask).sum() / mask.sum() + beta * (kl * mask).sum() / len(prompts)
+! The KL is divided by the number of completions. It belongs inside the same mean as the objective: over all completion
+! tokens.
+a mean of the KL with padding (3)
++ return -(objective * mask).sum() / mask.sum() + beta * kl.mean()
+or
++ return -(objective * mask).sum() / mask.sum() + beta * (kl * mask).mean()
+! The KL has a mean of its own, in which padded places count. It belongs inside the same mean as the objective: over all
+! completion tokens.
+over all places (3)
++ return -((objective - beta * kl) * mask).sum() / mask.size
+! You divide by the size of the array, where padding counts. Divide by the number of completion tokens, `mask.sum()`.
+rows of advantage 0 left out (3)
++ kept = mask * (advantages != 0)
++ return -((objective - beta * kl) * kept).sum() / kept.sum()
+! Completions with advantage 0 are left out. Their tokens count in the denominator, and their KL counts too.
 the KL added (3)
 + return -((objective + beta * kl) * mask).sum() / mask.sum()
 ! The KL has the wrong sign: it is a penalty, and this loss rewards a policy that leaves its reference.
@@ -1269,6 +1314,12 @@ padding counts (3)
 or
 + return -(objective - beta * kl).sum() / mask.sum()
 ! Padded places count in your mean. Multiply by the mask, and divide by the number of tokens.
+
+the mean of the advantages subtracted (3)
+- advantages = mx.array(advantages)[:, None]
++ advantages = mx.array(advantages)[:, None] - mx.array(advantages).mean()
+! The mean of the batch is subtracted from the advantages. That changes nothing while they add up to 0, as in a batch of
+! whole groups. Take the advantages as they are.
 
 one update
 - for _ in range(2):
@@ -1356,9 +1407,6 @@ def by_the_kits_loss(config, params, prompts, completions, advantages, update, r
 # TRL's other KL, times the ratio
 - return -((objective - beta * kl) * mask).sum() / mask.sum()
 + return -((objective - beta * kl * ratio) * mask).sum() / mask.sum()
-# a KL of means
-- return -((objective - beta * kl) * mask).sum() / mask.sum()
-+ return -(objective * mask).sum() / mask.sum() + beta * (kl * mask).sum() / len(prompts)
 # the KL clipped too
 - return -((objective - beta * kl) * mask).sum() / mask.sum()
 + return -((objective - beta * mx.minimum(kl, 1)) * mask).sum() / mask.sum()
@@ -1503,19 +1551,20 @@ def _imitated(config, params, tokenizer, problems, texts):
 TRAIN = Looped(
     "24.5",
     "From 44% to 85%",
-    "Write `train(config, params, tokenizer, task, seed)`, a generator that yields the dictionary of parameters after "
-    "each step of GRPO. `task.sample(rng, n)` returns n problems with a `prompt`, "
-    "`task.is_correct(problem, text)` says whether a text is right, and `task.max_completion_length` is the limit of "
-    "tokens; `tokenizer` has `encode`, `decode` and `eos_token_ids`.\n\nTrain on what `task.sample` returns, and on "
-    "rewards: 1 if `task.is_correct` says True to a text that the policy wrote, else 0. The held-out problems are for "
-    "the exam, and no problem shows its `answer` to your loop. Leave the `params` that you are given as they are. "
-    "Equal seeds give equal runs. Optimizer, learning rate, group size and number of steps are yours.\n\n"
-    "The check first runs a few steps on tasks that ask the same sums and reward something else. Where all answers to "
-    "a question get the same reward, your loop must learn nothing; where texts other than the sums are rewarded, your "
-    "policy must learn to write those. Then it runs your loop for **two minutes** at most, of processor time or on the "
-    "clock, whichever is less. A run that collapses is stopped within seconds, so call the check early. Every 20 steps "
-    "the policy takes an exam: all 1,003 held-out sums, drawn at temperature 1 and counted by the kit's own "
-    "evaluation. If more than 85% are right, it takes two more, and you pass if the mean of the three is above 85%.",
+    "Write `train(config, params, tokenizer, task, seed)`, a generator that yields the dictionary of parameters "
+    "after each step of GRPO. `task.sample(rng, n)` returns n problems with a `prompt`, `task.is_correct(problem, "
+    "text)` says whether a text is right, and `task.max_completion_length` is the limit of tokens; `tokenizer` has "
+    "`encode`, `decode` and `eos_token_ids`.\n\nTrain on what `task.sample` returns, and on rewards: 1 if "
+    "`task.is_correct` says True to a text that the policy wrote, else 0. The held-out problems are for the exam, "
+    "and no problem shows its `answer` to your loop. Leave the `params` that you are given as they are. Equal seeds "
+    "give equal runs. Optimizer, learning rate, group size and number of steps are yours.\n\nFirst the check runs "
+    "your loop for a few steps on other tasks, which ask the same sums but reward other texts. Where all answers to "
+    "a question get the same reward, your loop must learn nothing; where texts other than the sums are rewarded, "
+    "your policy must learn to write those. Then it runs your loop for at most **two minutes**. The time on the "
+    "clock counts, or the processor time where that is shorter, as on a busy machine; the exams do not count. A run "
+    "that collapses is stopped within seconds, so call the check early. Every 20 steps the policy takes an exam: all "
+    "1,003 held-out sums, drawn at temperature 1 and counted by the kit's own evaluation. If more than 85% are "
+    "right, it takes two more, and you pass if the mean of the three is above 85%.",
     minutes=30,
     difficulty=3,
     solution=train,
@@ -1751,7 +1800,7 @@ from mlx_grpo_kit.course.chapters.chapter_24.paired import as_if_run
 THREE = (
     Fault(
         (5, 6, 7, 15, 16, 18),
-        1.2866,
+        0.83355,
         {
             8: "the draw itself is right. Look at what happened to the logits before it, and whether the loss knows.",
             12: "the mask counts all tokens up to the end token and that token too, as it should.",
@@ -1759,8 +1808,9 @@ THREE = (
             "they are scored.",
         },
         {
-            0.12625: "That is the mean difference. The largest one is asked for.",
-            0.00019: "That is top-k alone. The program also divides the logits by 0.7.",
+            0.11527: "That is the mean difference. The largest one is asked for.",
+            0.02609: "That is top-k alone. The program also divides the logits by 1.4.",
+            0.76633: "That is the temperature alone. The program also removes all tokens but five.",
             math.inf: "That is a padded place: only completion tokens count, those with mask 1.",
         },
     ),
@@ -1803,21 +1853,21 @@ FAULTS = NamedFaults(
     "24.9",
     "Find the faults in this GRPO",
     "Each of the three programs above has one fault. All of them run and raise nothing. For each program, name the "
-    "line with the fault, and prove it by a number that you compute.\n\n`faulty.batch()` returns the MLX arrays of 16 "
-    "completions in groups of 4, as `(config, params, reference, prompts, tokens, mask, rewards)`; `params` is the "
-    "policy, and only places with mask 1 count.\n\n*Program 1*: take the log-probability of each token in the "
-    "distribution that the program draws from, and the log-probability that its loss scores. The number is the largest "
-    "absolute difference between the two.\n\n*Program 2*: the number is the mean KL per token that the program should "
-    "have computed, by its own formula.\n\n*Program 3*: the number is the right denominator of the loss divided by the "
-    "program's denominator.\n\nAnswer with a list of three pairs, "
-    "`[(line, number), (line, number), (line, number)]`. If several lines make the fault together, each of them is "
-    "accepted. Numbers may be off by 1%.",
+    "line with the fault, and prove it by a number that you compute.\n\n`faulty.batch()` returns the MLX arrays of "
+    "16 completions in groups of 4, as `(config, params, reference, prompts, tokens, mask, rewards)`; `params` is "
+    "the policy, and only places with mask 1 count.\n\n*Program 1*: take the log-probability of each token in the "
+    "distribution that the program draws from, and the log-probability that the program's loss uses. The number is "
+    "the largest absolute difference between the two.\n\n*Program 2*: the number is the mean KL per token that the "
+    "program should have computed, by its own formula.\n\n*Program 3*: the number is the right denominator of the "
+    "loss divided by the program's denominator.\n\nAnswer with a list of three pairs, `[(line, number), (line, "
+    "number), (line, number)]`. A fault may be that some lines do not fit together; then each line that has to "
+    "change is accepted. Numbers may be off by 1%.",
     minutes=20,
     difficulty=3,
     solution=[(each.lines[0], each.number) for each in THREE],
     hints=(
         "Program 1: compare lines 5 to 7 with lines 15 and 16. Compute both log-probabilities from one table of "
-        "logits: once divided by 0.7, with everything below the tenth largest logit set to `-mx.inf`, and once as it "
+        "logits: once divided by 1.4, with everything below the fifth largest logit set to `-mx.inf`, and once as it "
         "is. `mx.where(mask == 1, difference, 0)` leaves the padding out.",
         "Program 2: print the shape of what `logits_of` returns, and then `normalized` of it. A log-softmax over an "
         "axis of length 1 is always 0. `normalized` belongs before `take_along_axis`.",
@@ -1831,22 +1881,22 @@ FAULTS = NamedFaults(
     "groups agree.",
     also_right=r"""
 # other lines of the same faults
-[(16, 1.29), (17, 0.01066), (11, 1.279)]
+[(16, 0.83), (17, 0.01066), (11, 1.279)]
 # in tuples
-((7, 1.2866), (8, 0.01065), (20, 1.2791))
+((7, 0.8336), (8, 0.01065), (20, 1.2791))
 """,
     also_wrong=r"""
 # lines alone
 [5, 8, 20]
 ! is not a list of 3 pairs (line, number)
 # two programs
-[(5, 1.2866), (8, 0.010656)]
+[(5, 0.8336), (8, 0.010656)]
 ! is not a list of 3 pairs (line, number)
 # a line that is right
-[(3, 1.2866), (8, 0.010656), (20, 1.279)]
+[(3, 0.8336), (8, 0.010656), (20, 1.279)]
 ! Program 1: line 3 does what it should. 2 of the 3 programs are right.
 # a number of nothing
-[(5, 1.2866), (8, 0.5), (20, 3.0)]
+[(5, 0.8336), (8, 0.5), (20, 3.0)]
 ! Program 2: the line is right, and 0.5 is not the number. 1 of the 3 programs is right.
 # not a number
 [(5, float("nan")), (8, 0.010656), (20, 1.279)]

@@ -11,9 +11,9 @@ def draw_and_score(config, params, prompts, length, advantages, key):
     """One batch: draw the completions, then the gradient of the loss. All prompts are equally long."""
     ids, start = mx.array(prompts), len(prompts[0])
     for one in mx.random.split(key, length):
-        logits = qwen3_forward(config, params, ids)[:, -1] / 0.7
-        tenth = mx.sort(logits, axis=-1)[:, -10:-9]
-        logits = mx.where(logits < tenth, -mx.inf, logits)
+        logits = qwen3_forward(config, params, ids)[:, -1] / 1.4
+        fifth = mx.sort(logits, axis=-1)[:, -5:-4]
+        logits = mx.where(logits < fifth, -mx.inf, logits)
         token = mx.random.categorical(logits, key=one)
         ids = mx.concatenate([ids, token[:, None]], axis=1)
     tokens = ids[:, start:]

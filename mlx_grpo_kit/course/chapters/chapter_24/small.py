@@ -30,14 +30,28 @@ WIDE = replace(CONFIG, vocab_size=64)  # and nearly flat, so that what a filter 
 COPIES = 600  # rows for each prompt
 UNLIKELY = 1e-7  # the probability that a correct sampler fails a test by chance
 FAR, NEAR = 5.5, 3.0  # standard deviations
-SEEDS = (3, 3, 4, 3 + 1_153_152_000, 3 + 2**30)
-"""Of short draws. Two differ by a multiple of each number up to 16, of 100, 1,000 and 1,024, two by a power of 2."""
+SHOWN = 5  # tokens of a large vocabulary in a message
+VERY_FAR = 8.0  # of a count that may be small, so that it is not normal
+SEEDS = (3, 3, 4, 3 + 1_153_152_000, 3 + 2**30, 5)
+"""Of short draws. Two differ by a multiple of each number up to 16, of 100, 1,000 and 1,024, two by a power of 2. Of
+three neighbours two are equal for a sampler that divides its seed by 2."""
+PAIRS = 300  # rows of one prompt, in which neighbours are compared
 TEMPERATURES = [1.1**power for power in range(-14, 25) if power]
 CUTS = [*((most, 1.0) for most in range(2, 64)), *((64, mass) for mass in (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99))]
 """Top-k and top-p: the number of tokens that are kept, and the probability that they reach."""
 
+
+class Misfit(Told):
+    """A description that says by itself what was expected."""
+
+
 FITS = Told("each completion about as often as the model gives it")
 GREEDY = Told("the likeliest token at every place of every row")
+ONE_FIRST = Misfit("the same first token in all rows of a prompt, where every row draws its own")
+IN_PAIRS = Misfit(
+    "equal completions in neighbouring rows far too often, as if they shared their random numbers, where every row "
+    "draws its own"
+)
 ONE_DRAW = Told("one and the same completion in all rows of a prompt, and not the likeliest one")
 REPEATS = Told("the same completions for two different seeds")
 VARIES = Told("other completions when it was called again with the same seed")
@@ -50,10 +64,6 @@ PADDING = Told("the right frequencies for the longest prompt, and wrong ones for
 ORDER = Told("the completions of other prompts: they fit if the prompts are sorted by length")
 CUT_OFF = Told("likely tokens alone, as if the others had been cut off (top-k or top-p)")
 LATER_TOKENS = Told("first tokens with the right frequencies, and whole completions with wrong ones")
-
-
-class Misfit(Told):
-    """A description that says by itself what was expected."""
 
 
 def params(seed: int, config: Qwen3Config = CONFIG) -> dict[str, mx.array]:
@@ -208,6 +218,8 @@ def draw_and_judge(sample: Callable[..., Any], wish: Wish) -> Any:
             return VARIES
         if few[0] == few[2]:
             return REPEATS
+        if _pairs_are_equal(sample, wish):
+            return IN_PAIRS
         seeds = [pair for pair in itertools.combinations(range(1, len(SEEDS)), 2) if few[pair[0]] == few[pair[1]]]
         if not seeds:
             return FITS
@@ -218,6 +230,8 @@ def draw_and_judge(sample: Callable[..., Any], wish: Wish) -> Any:
         by_length = sorted(wish.prompts, key=len, reverse=falling)
         if wrong and all(crowd.fits(1.0) for crowd in _crowds(wish, by_length, in_blocks)):
             return ORDER
+    if wrong and all(np.count_nonzero(crowd.first) == 1 for crowd in crowds):
+        return ONE_FIRST
     if any(crowd.is_late() for crowd in wrong):
         return LATE
     likeliest = max(TEMPERATURES, key=lambda temperature: sum(crowd.log_likelihood(temperature) for crowd in crowds))
@@ -236,6 +250,20 @@ def draw_and_judge(sample: Callable[..., Any], wish: Wish) -> Any:
     if wrong and all(len(crowd.prompt) < longest_prompt for crowd in wrong):
         return PADDING
     return wrong[0].in_words() if wrong else LATER_TOKENS
+
+
+def _pairs_are_equal(sample: Callable[..., Any], wish: Wish) -> bool:
+    """Whether neighbouring rows of one prompt have equal completions more often than independent draws have."""
+    [prompt, *_] = wish.prompts
+    one = Wish(wish.words, [prompt], wish.ends, wish.max_new_tokens, wish.seed, wish.config)
+    drawn = one.draw(sample, PAIRS, 7)
+    if drawn is None or isinstance(drawn, Told):
+        return False
+    logps = _Crowd(one, prompt, []).logps(1.0)
+    square, cube = (float(np.exp(power * logps).sum()) for power in (2, 3))
+    variance = square - square**2 + 2 * (cube - square**2)  # a row is in two pairs
+    equal = sum(map(list.__eq__, map(list, drawn[1:]), map(list, drawn)))
+    return equal - (PAIRS - 1) * square > VERY_FAR * math.sqrt((PAIRS - 1) * variance)
 
 
 def _greedy(wish: Wish, prompt: Sequence[int]) -> tuple[int, ...]:
@@ -302,8 +330,12 @@ class _Crowd:
         """How the first tokens differ from the model's, or that only later ones do."""
         if fits(self.first, self.first_probs):
             return LATER_TOKENS
-        shares = ", ".join(f"{token} in {count / self.first.sum():.0%}" for token, count in enumerate(self.first))
-        wanted = ", ".join(f"{token} in {prob:.0%}" for token, prob in enumerate(self.first_probs))
+        found = self.first / self.first.sum()
+        farthest = np.argsort(-abs(found - self.first_probs), kind="stable")
+        tokens = range(found.size) if found.size <= CONFIG.vocab_size else sorted(farthest[:SHOWN].tolist())
+        shares, wanted = (
+            ", ".join(f"{token} in {each[token]:.0%}" for token in tokens) for each in (found, self.first_probs)
+        )
         return Misfit(f"after the prompt {list(self.prompt)} token {shares} of the rows, where the model has {wanted}")
 
 

@@ -44,24 +44,36 @@ class Reused:
         seed: of the weights, the completions and the rewards.
         epsilon, beta: of the objective.
         by_trl: True if the right numbers are those of TRL instead of the kit's.
+        only: how many of the completions are given to an answer. The advantages of a part do not add up to 0.
+        tied: all rewards of the second group are equal, so that its advantages are 0.
     """
 
-    def __init__(self, words: str, seed: int, epsilon: float, beta: float, by_trl: bool = False):
+    def __init__(
+        self,
+        words: str,
+        seed: int,
+        epsilon: float,
+        beta: float,
+        by_trl: bool = False,
+        only: int = 8,
+        tied: bool = False,
+    ):
         self.words, self.seed, self.epsilon, self.beta, self.by_trl = words, seed, epsilon, beta, by_trl
+        self.only, self.tied = only, tied
         self.how = f"With {words}"
 
     def __repr__(self) -> str:
         return self.words
 
     def batch(self) -> tuple[list[list[int]], list[list[int]], list[float]]:
-        """(prompts, completions, advantages) of two groups of four."""
+        """(prompts, completions, advantages) of two groups of four, or of the part that is given."""
         rng = np.random.default_rng(self.seed)
         prompts, completions = small.ragged(rng, rows=8)
-        rewards = rng.permuted([[0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 0.0, 1.0]], axis=1).ravel()
+        rewards = rng.permuted([[0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0 if self.tied else 1.0]], axis=1).ravel()
         return (
-            [[*prompts[row // 4 * 4]] for row in range(8)],
-            completions,
-            np.array(compute_advantages(rewards, 4)).tolist(),
+            [[*prompts[row // 4 * 4]] for row in range(self.only)],
+            completions[: self.only],
+            np.array(compute_advantages(rewards, 4)).tolist()[: self.only],
         )
 
     def policies(self) -> list[dict[str, mx.array]]:
