@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import functools
 import inspect
 import math
@@ -31,11 +32,12 @@ class Calls:
 
         @functools.wraps(function)
         def call(*arguments: Any, **named: Any) -> Any:
-            self._count, self._first = self._count + 1, self._first or (arguments, named)
+            given = _copied(arguments, named)
+            self._count, self._first = self._count + 1, self._first or given
             try:
                 return function(*arguments, **named)
             except BaseException:
-                self._raised = arguments, named
+                self._raised = given
                 raise
 
         return call
@@ -43,6 +45,14 @@ class Calls:
     def shown(self) -> tuple[Sequence[Any], Mapping[str, Any]] | None:
         """The arguments of the call that raised an exception, or of the only call; None if there were several."""
         return self._raised or (self._first if self._count == 1 else None)
+
+
+def _copied(arguments: Sequence[Any], named: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """The arguments as they are before the call, which may change them; themselves if they cannot be copied."""
+    try:
+        return copy.deepcopy((arguments, named))
+    except Exception:
+        return arguments, named
 
 
 def python_of(name: str, arguments: Sequence[Any], named: Mapping[str, Any] | None = None) -> str | None:

@@ -344,7 +344,7 @@ def _text(value: Any, digits: int, depth: int) -> str:
         return "a generator (make a tuple or an array of it)"
     if isinstance(value, Mapping):
         items = ((key if isinstance(key, str) else show(key, digits, depth - 1), item) for key, item in value.items())
-        return _joined((f"{key}: {show(item, digits, depth - 1)}" for key, item in items), len(value))
+        return _joined((f"{key}: {show(item, digits, depth - 1)}" for key, item in items), len(value)) or "{}"
     shape = shape_of(value)
     if shape == () and type(value).__module__ in ("numpy", "mlx.core"):
         return show(value.item(), digits, depth - 1)

@@ -21,19 +21,19 @@ def write_call(name, arguments):
     return "<tool_call>\n" + json.dumps(call) + "\n</tool_call>"
 
 
-def _parts_of_call(function, *arguments):
-    """The text before, inside and after the JSON of a call; two texts of the same JSON count as equal."""
+def _as_written(function, *arguments):
+    """The text of a call as Python writes it; two texts of the same JSON become one, the name first."""
     text = function(*arguments)
     if not isinstance(text, str):
         return text
     lines = text.split("\n")
-    if len(lines) != 3:
-        return text
     try:
-        call = json.loads(lines[1])
-    except ValueError:
-        return text
-    return lines[0], call, lines[2]
+        call = json.loads(json.dumps(json.loads(lines[1]), sort_keys=True))
+    except (ValueError, IndexError):
+        return Told(repr(text))
+    if isinstance(call, dict) and "name" in call:
+        call = {"name": call["name"], **call}
+    return Told(repr("\n".join([lines[0], json.dumps(call, ensure_ascii=False), *lines[2:]])))
 
 
 WRITE_CALL = Exercise(
@@ -81,7 +81,7 @@ arguments beside the name (2)
 ! The arguments have a key of their own, `"arguments"`.
 """,
     ),
-    run=_parts_of_call,
+    run=_as_written,
     also_right=r"""
 # dense, with all letters as they are
 - return "<tool_call>\n" + json.dumps(call) + "\n</tool_call>"
@@ -299,11 +299,19 @@ def _noted(tools, made):
     return {name: noted(name, tool) for name, tool in tools.items()}
 
 
+STOPPED = Told("the KeyboardInterrupt that the tool raised")
+
+
 def _told(function, tools, call):
     made = []
-    text, failed = function(_noted(tools, made), call)
+    try:
+        text, failed = function(_noted(tools, made), call)
+    except _Stopped:
+        text, failed = STOPPED, False
     if made not in ([], [call]):
         return Told("more or other calls of tools than this one (make it once: a tool may send a letter)")
+    if text is STOPPED:
+        return text
     if not isinstance(text, (str, int, float, type(None))):
         text = f"a {type(text).__name__.strip('_')}"
     is_error = failed and isinstance(text, str) and text and text.count("<") == text.count("< ")
@@ -356,6 +364,15 @@ def _refuse(text):
     raise ValueError(text)
 
 
+class _Stopped(KeyboardInterrupt):
+    """Ctrl-C, as the tool `wait` raises it."""
+
+
+def _wait():
+    """Raises KeyboardInterrupt, as if the reader had pressed Ctrl-C. It is not an Exception."""
+    raise _Stopped
+
+
 TOOLS = {
     "wordless": _wordless,
     "refuse": _refuse,
@@ -365,6 +382,7 @@ TOOLS = {
     "quote": _quote,
     "echo": _echo,
     "ends": _ends,
+    "wait": _wait,
 }
 
 
@@ -384,8 +402,8 @@ RUN_CALL = Exercise(
     "`read_calls` returns: `(name, arguments)` or None. Call the function once, with the arguments by name, and "
     "return `(text, False)`, where the text is `str(result)`. If anything goes wrong (the call is None, the name is "
     "unknown, the arguments do not fit, the function raises an Exception), return `(text, True)` with any text that "
-    "is not empty. Neither text may contain a control token of the model. All of those begin with `<`, so add a "
-    "space after every `<`.",
+    "is not empty. A KeyboardInterrupt (Ctrl-C) goes through. Neither text may contain a control token of the model. "
+    "All of those begin with `<`, so add a space after every `<`.",
     minutes=8,
     difficulty=2,
     solution=run_call,
@@ -420,6 +438,7 @@ RUN_CALL = Exercise(
         (TOOLS, ("<|im_start|>system", {})),
         (TOOLS, ("<tool_call>", {})),
         ({}, ("add", {"a": 1, "b": 2})),
+        (TOOLS, ("wait", {})),
     ),
     mistakes=(
         Mistake(
@@ -431,8 +450,12 @@ RUN_CALL = Exercise(
         *slips(
             run_call,
             r"""
+@ except Exception as error:
+everything caught
++ except BaseException as error:
+! `except:` and `except BaseException` also catch KeyboardInterrupt, so that Ctrl-C cannot stop the program. Catch
+! Exception.
 only ValueError
-- except Exception as error:
 + except ValueError as error:
 ! More than ValueError can happen: KeyError, TypeError, ZeroDivisionError.
 
@@ -564,6 +587,9 @@ def _messages(function, write, tools, question, most_turns):
     said, read = ([each for each in found if each.get("role") == role] for role in ("assistant", "tool"))
     if said and len(turns) != len(said):
         return Told(f"{len(said)} turns of the model, after {len(turns)} calls of `write`")
+    for own, text in zip(said, turns):
+        if own.get("content") != text:
+            return Told(f"a turn with the content {own.get('content')!r}, where `write` returned {text!r}")
     results = sum(not _is_error(each) for each in read)
     if len(made) != results and all(isinstance(each.get("content"), str) for each in read):
         return Told(
@@ -623,6 +649,10 @@ its own turn is missing (2)
 - messages.append({"role": "assistant", "content": text})
 +
 ! The model's own turn is not in the messages: it never sees what it asked.
+stripped (2)
+- messages.append({"role": "assistant", "content": text})
++ messages.append({"role": "assistant", "content": text.strip()})
+! Add the text as the model wrote it. Spaces and line breaks are tokens that it drew too.
 one call
 - for call in calls:
 + for call in calls[:1]:
@@ -1108,12 +1138,28 @@ CREDIT = Exercise(
 its own turn only
 + value = value + 0.0**later * reward
 ! A turn also gets credit for what later turns earned: without the call there is no answer.
+discounted from the first turn (3)
++ value = value + gamma ** (turn + later) * reward
+! The exponent is j - k: it counts the turns from this turn on, not from the first turn.
 not discounted (2)
 + value = value + reward
 ! gamma is missing: a reward that comes a turn later counts gamma times as much.
 one turn too many (3)
 + value = value + gamma ** (later + 1) * reward
 ! A turn's own reward is not discounted: gamma**0 is 1.
+
+credit from the past (2)
+- for later, reward in enumerate(turn_rewards[turn:]):
++ for later, reward in enumerate(reversed(turn_rewards[: turn + 1])):
+! Your sum goes back to the earlier turns. A turn gets credit for what it and the later turns earned.
+
+credit on results
+- if drawn_by_policy:
+-     for later, reward in enumerate(turn_rewards[turn:]):
+-         value = value + gamma**later * reward
++ for later, reward in enumerate(turn_rewards[max(turn, 0) :]):
++     value = value + gamma**later * reward
+! A token of a result gets 0.0, because the policy did not draw it.
 
 earlier turns too (3)
 - for later, reward in enumerate(turn_rewards[turn:]):
@@ -1168,7 +1214,7 @@ class Lock:
         Args:
             code: As many digits as the lock has.
         """
-        if len(code) != len(self.code) or not code.isdigit():
+        if len(code) != len(self.code) or set(code) - set("0123456789"):
             raise ValueError(f"expected {len(self.code)} digits")
         self.tries += 1
         self.is_open = self.is_open or code == self.code
@@ -1227,9 +1273,9 @@ LOCK = Exercise(
     "Write a class `Lock`. `reset(self, code, **row)` locks it with `code`, a string of digits; it may be called "
     'again for the next game. `try_code(self, code: str) -> str` is the tool: it returns `"2 right"` if two digits '
     "are right and in the right place, and so on; the lock is open once all digits are right. A code of another "
-    "length, or with anything but digits, raises ValueError and does not count as a try. `get_reward(self)` returns "
-    "0 for a lock that is not open. For an open lock it returns 1 if there was one try, and a tenth less for each "
-    "further try, but never less than 0.",
+    "length, or with anything but the digits 0 to 9, raises ValueError and does not count as a try. A try counts "
+    "even if the lock is open. `get_reward(self)` returns 0 for a lock that is not open. For an open lock it returns "
+    "1 if there was one try, and a tenth less for each further try, but never less than 0.",
     minutes=15,
     difficulty=2,
     solution=Lock,
@@ -1247,6 +1293,7 @@ LOCK = Exercise(
         (_Play(*_acts("417")),),
         (_Play(*_acts("05", "5", "055", "5a", "", "-1", "+5", "05")),),
         (_Play(*_acts("12", *["11"] * 13, "12")),),
+        (_Play(*_acts("12", "1²", "12")),),
         (_Play(*_acts("12", "12", "13")),),
         (_Play(*_TWO),),
         (_Play(*_acts("12", "12"), *_acts("34", "12"), *_acts("56", "65", "56")),),
@@ -1264,17 +1311,25 @@ stays open
 ! A lock that was open in the last game is still open: `reset` has to close it.
 
 refused codes count (3)
-- if len(code) != len(self.code) or not code.isdigit():
+- if len(code) != len(self.code) or set(code) - set("0123456789"):
 -     raise ValueError(f"expected {len(self.code)} digits")
 - self.tries += 1
 + self.tries += 1
-+ if len(code) != len(self.code) or not code.isdigit():
++ if len(code) != len(self.code) or set(code) - set("0123456789"):
 +     raise ValueError(f"expected {len(self.code)} digits")
 ! A code that is refused counts as a try here.
+any digit of Unicode (3)
+- if len(code) != len(self.code) or set(code) - set("0123456789"):
++ if len(code) != len(self.code) or not code.isdigit():
+! `isdigit` is True for other signs too, such as '²'. Only the digits 0 to 9 are allowed.
 nothing is refused (3)
-- if len(code) != len(self.code) or not code.isdigit():
+- if len(code) != len(self.code) or set(code) - set("0123456789"):
 + if False:
 ! A code of another length, or with letters in it, has to raise ValueError.
+no tries after it is open (3)
+- self.tries += 1
++ self.tries += not self.is_open
+! A try counts even if the lock is open already.
 it closes again (3)
 - self.is_open = self.is_open or code == self.code
 + self.is_open = code == self.code
