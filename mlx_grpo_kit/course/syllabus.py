@@ -68,7 +68,7 @@ PARTS: dict[str, tuple[Chapter, ...]] = {
         Chapter("21_scaling_up", "Scaling up", 190, ("18",)),
         Chapter("22_training_backends", "Training backends", 120, ("18",)),
         Chapter("23_a_real_language_model", "A real language model", 110, ("18",)),
-        Chapter("24_from_a_blank_file", "From a blank file", 250, ("18",)),
+        Chapter("24_from_a_blank_file", "From a blank file", 280, ("18",)),
         Chapter("25_turns_and_tools", "Turns and tools", 150, ("23",)),
         Chapter("26_a_task_of_your_own", "A task of your own", 75, ("19", "23")),
     ),

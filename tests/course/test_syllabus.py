@@ -115,8 +115,8 @@ def test_a_place_that_shows_the_paths_has_all_of_them_with_their_hours(place):
     ("name", "words"),
     [
         ("Only GRPO", "6 hours:** 00, a part of 15 (15.1 to 15.4, 15.6, 15.9), 16, `mlx_grpo_kit/grpo/minimal.py`, "),
-        ("Two weeks", "16 hours:** 00, a part of 13 (13.1 to 13.3, 13.7), 14, 15, 16, 18, 24."),
-        ("All of it", "59 hours:** 00 to 26."),
+        ("Two weeks", "17 hours:** 00, a part of 13 (13.1 to 13.3, 13.7), 14, 15, 16, 18, 24."),
+        ("All of it", "60 hours:** 00 to 26."),
     ],
 )
 def test_a_path_in_words(name, words):
