@@ -126,7 +126,7 @@ def told_apart(got: Any, expected: Any) -> str:
 def _told_apart(got: Any, expected: Any) -> str:
     if isinstance(got, Spoiled):
         if not same(got.result, expected):
-            return told_apart(got.result, expected)
+            return f"{told_apart(got.result, expected)} (your code also changed what it was given)"
         return "the right result, but also new numbers in what it was given (work on a copy of that)"
     if part := _first_part_told_apart(got, expected):
         return part

@@ -146,6 +146,10 @@ def with_one(sample, seed):
     return seed
 
 
+def with_length(numbers):
+    return len(numbers)
+
+
 def _ask(function, seed):
     numbers = [1, 2, 3]
     return function(lambda n: numbers[n], seed)
@@ -176,6 +180,17 @@ def test_a_call_that_nobody_can_make_is_described_and_can_be_run_alone(monkeypat
         check("99.1", mine, case=3)
 
 
+def test_a_wrong_answer_that_changes_its_input_gets_both_complaints():
+    def mine(numbers):
+        numbers.append(0)
+        return len(numbers)
+
+    exercise = exercise_of(lambda function, numbers: function(numbers), cases=(([1, 2],),))
+    exercise = dataclasses.replace(exercise, solution=with_length)
+    message = exercise.examine(mine).message
+    assert message == "`with_length([1, 2])` gave 3, expected 2 (your code also changed what it was given)."
+
+
 def test_the_call_that_the_answer_got_is_shown_if_there_was_only_one():
     exercise = exercise_of(lambda function, seed: [function(abs, Value(seed).data)])
     assert exercise.examine(lambda sample, seed: 0).message.startswith("`of_seed` (tried with")  # abs is not a lambda
@@ -191,6 +206,9 @@ def test_the_call_that_the_answer_got_is_shown_if_there_was_only_one():
             fail(n)
         except ZeroDivisionError:
             assert calls.shown() == ((0,), {})
+    calls = Calls()
+    calls.watch(lambda numbers: numbers.clear())([1, 2])
+    assert calls.shown() == (([1, 2],), {}), "the arguments as they were before the answer changed them"
     assert in_words("f", (1, "a"), lambda function, *case: None) == "`f` (tried with `1, 'a'`)"
     assert (
         in_words("f", (1, "a" * 99), lambda function, n, *case: None)
