@@ -72,7 +72,8 @@ def complaints_of_axe(page, violations):
     )
     page.page.wait_for_function(
         "() => document.querySelectorAll('.jp-Notebook .jp-CodeCell').length ==="
-        " jupyterapp.shell.currentWidget.content.widgets.filter(cell => cell.model.type === 'code').length"
+        " jupyterapp.shell.currentWidget.content.widgets.filter(cell => cell.model.type === 'code').length",
+        polling=100,  # the default looks once per frame, and a page that draws nothing has none
     )
     first = page.path.stem.endswith("00_start_here")
     return violations(page.page, ".jp-OutputArea-output, .jp-RenderedMarkdown", [NATIVE], style_sheet=first)
