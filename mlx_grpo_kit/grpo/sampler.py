@@ -12,12 +12,11 @@ import numpy as np
 from mlx_grpo_kit.generation import Rollout, SamplingConfig, generate, stop_at
 from mlx_grpo_kit.grpo.batch import Completions, Conversation, last_turn
 from mlx_grpo_kit.grpo.config import GRPOConfig
-from mlx_grpo_kit.grpo.learners import MANY_PARAMETERS, decoder_class
+from mlx_grpo_kit.grpo.learners import decoder_class, is_large
 from mlx_grpo_kit.grpo.memory import completion_batch_size
 from mlx_grpo_kit.grpo.policy import Policy
 from mlx_grpo_kit.grpo.processes import World
 from mlx_grpo_kit.grpo.prompts import check_room, encode_prompts
-from mlx_grpo_kit.qwen3 import count_total_parameters
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.runtime.blas import all_cores
 from mlx_grpo_kit.tasks.calls import ordered_problems, sample_problems
@@ -107,7 +106,7 @@ class PolicySampler:
         check_room(policy.config, sampling.max_new_tokens, problems, prompts)
         num_positions = max(map(len, prompts)) + sampling.max_new_tokens
         stop_strings, with_special = self.args.stop_strings, partial(self.tokenizer.decode, skip_special_tokens=False)
-        with all_cores() if count_total_parameters(policy.config) > MANY_PARAMETERS else nullcontext():
+        with all_cores() if is_large(policy) else nullcontext():
             rollout = generate(
                 policy.config,
                 policy.params,

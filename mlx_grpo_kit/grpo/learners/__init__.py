@@ -25,17 +25,13 @@ if TYPE_CHECKING:
     from mlx_grpo_kit.grpo.learners.torch_decoder import TorchDecoder
     from mlx_grpo_kit.grpo.learners.torch_learner import TorchLearner
 
-__all__ = ["Learner", "MLXAtOnce", "MLXByLayer", "decoder_class", "learner_class"]
+__all__ = ["Learner", "MLXAtOnce", "MLXByLayer", "decoder_class", "is_large", "learner_class"]
 
 OTHERS = {"torch": "TorchLearner", "jax": "JAXLearner"}
 """The learner classes by GRPOConfig's `backend`. A framework loads when it is first used."""
 
 MANY_PARAMETERS = 1e8
-"""A CPU samples with torch, if it is installed, and on all cores from this many parameters on.
-
-Each token reads all of them, no cache holds them, and two cores read nearly twice as much from memory as one. (A
-smaller model fits into the cache, where a second thread slows it down.)
-"""
+"""From this many parameters on a policy is large for a CPU's caches."""
 
 __getattr__, __dir__, _ = lazy_names(__name__)
 
@@ -55,13 +51,23 @@ def learner_class(args: GRPOConfig, dtype: mx.Dtype) -> type[Learner]:
     return getattr(sys.modules[__name__], OTHERS[args.backend])
 
 
+def is_large(policy: Policy) -> bool:
+    """True if a CPU should sample on all cores, and with torch if it can.
+
+    Each token reads all parameters, no cache holds them, and two cores read nearly twice as much from memory as one. (A
+    smaller model fits into the cache, where a second thread slows it down.)
+    """
+    return count_total_parameters(policy.config) > MANY_PARAMETERS
+
+
 def decoder_class(args: GRPOConfig, policy: Policy) -> type[Decoder]:
     """The class that computes completions: on a CPU torch's beside torch's learner or for a large policy, else MLX's.
 
     With SmolLM2's 135 million parameters torch takes a third of MLX's time. It needs plain float32 parameters.
     """
     plain = policy.frozen is None and policy.dtype == mx.float32
-    large = plain and count_total_parameters(policy.config) > MANY_PARAMETERS and find_spec("torch") is not None
-    if mx.default_device() == mx.cpu and (args.backend == "torch" or large):
+    if mx.default_device() == mx.cpu and (
+        args.backend == "torch" or (plain and is_large(policy) and find_spec("torch") is not None)
+    ):
         return sys.modules[__name__].TorchDecoder
     return MLXDecoder
