@@ -8,6 +8,17 @@ from mlx_grpo_kit.course.slips import slips
 BY_HAND = np.log([2.0, 1.0, 1.0])  # probabilities 1/2, 1/4, 1/4
 PAYS = np.array([0.0, 1.0, 3.0])
 
+# A mistake of every exercise that begins with a softmax.
+OVERFLOW = r"""
+overflow
+- probs = softmax(logits)
++ with np.errstate(all="ignore"):
++     powers = np.exp(logits)
++     probs = powers / powers.sum()
+! `exp(1000)` is infinite, and infinity divided by infinity is nan. `softmax(logits)` from the set-up cell subtracts the
+! largest logit first.
+"""
+
 
 # Probabilities over the last axis; the same code as in the notebook's set-up.
 def softmax(logits):
@@ -152,15 +163,8 @@ every arm alike (3)
 downhill (2)
 + return probs * (probs @ rewards - rewards)
 ! Your sign is that of a loss. The gradient of the reward points to where the reward grows.
-
-overflow
-- probs = softmax(logits)
-+ with np.errstate(all="ignore"):
-+     powers = np.exp(logits)
-+     probs = powers / powers.sum()
-! `exp(1000)` is infinite, and infinity divided by infinity is nan. `softmax(logits)` from the set-up cell subtracts the
-! largest logit first.
-""",
+"""
+        + OVERFLOW,
     ),
     also_right=r"""
 # autograd
@@ -368,15 +372,8 @@ no baseline
 - says = (rewards - baseline)[:, None] * (np.eye(len(probs)) - probs)  # row a: estimate if a is drawn
 + says = rewards[:, None] * (np.eye(len(probs)) - probs)  # row a: estimate if a is drawn
 ! You do not use the baseline: subtract it from each reward first.
-
-overflow
-- probs = softmax(logits)
-+ with np.errstate(all="ignore"):
-+     powers = np.exp(logits)
-+     probs = powers / powers.sum()
-! `exp(1000)` is infinite, and infinity divided by infinity is nan. `softmax(logits)` from the set-up cell subtracts the
-! largest logit first.
-""",
+"""
+        + OVERFLOW,
     ),
     also_right=r"""
 # variance by components
@@ -452,15 +449,8 @@ own logit only (3)
 + squared_norms = (1 - probs) ** 2
 ! `one_hot(a) - probs` has V components, and the others are not 0 either. Its squared norm is the sum over all of
 ! them.
-
-overflow
-- probs = softmax(logits)
-+ with np.errstate(all="ignore"):
-+     powers = np.exp(logits)
-+     probs = powers / powers.sum()
-! `exp(1000)` is infinite, and infinity divided by infinity is nan. `softmax(logits)` from the set-up cell subtracts the
-! largest logit first.
-""",
+"""
+        + OVERFLOW,
     ),
     also_right=r"""
 # a parabola through three points
