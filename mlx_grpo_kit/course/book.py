@@ -129,8 +129,9 @@ def build(notebooks: Path, output: Path, solutions: bool = True, repository: str
         files = [f"{chapter.file}.ipynb" for part in parts.values() for chapter in part]
         chapters = {file: _read(notebooks / file) for file in files}
         still = make_moving([notebooks / file for file in files], moving)
+        made = {each.stem for each in moving.iterdir()}
         for file, chapter in chapters.items():
-            notebook = for_reading(chapter, solutions, {each.stem for each in moving.iterdir()})
+            notebook = for_reading(chapter, solutions, made)
             for head in notebook.cells[:1]:
                 cloud = _in_the_cloud(file, repository)
                 head.source += f"\n\nDownload: {{download}}`{file} <{DOWNLOADS}/{file}>`{cloud}"
@@ -143,8 +144,7 @@ def build(notebooks: Path, output: Path, solutions: bool = True, repository: str
         for picture in IMAGES:
             shutil.copy(picture, source / "images")
         reference = write_reference(source)
-        front = front_page(parts, source, reference)
-        front = front if solutions else front.replace("hints and solutions", "hints")
+        front = front_page(parts, source, reference, "hints and solutions" if solutions else "hints")
         (source / "index.md").write_text(front, encoding="utf-8")
         settings = SETTINGS | {"html_static_path": [*map(str, (STYLE, *SCRIPTS, static))]}
         Sphinx(source, None, site, work, "html", settings, status=None, warning=complaints).build()
@@ -166,8 +166,13 @@ def _in_the_cloud(file: str, repository: str) -> str:
     return f" · [Open in Colab]({colab}) · [Open in Binder]({binder}) · [what each needs first](cloud.md)"
 
 
-def front_page(parts: Mapping[str, Sequence[Chapter]], folder: Path, reference: Sequence[str]) -> str:
-    """The first page in MyST's Markdown: a group of answers, three paths, chapters with goals, guides, reference."""
+def front_page(
+    parts: Mapping[str, Sequence[Chapter]], folder: Path, reference: Sequence[str], folded: str = "hints and solutions"
+) -> str:
+    """The first page in MyST's Markdown: a group of answers, three paths, chapters with goals, guides, reference.
+
+    `folded` says what exercises unfold.
+    """
     hours = round(sum(chapter.minutes for chapter in COURSE) / 60)
     pages = {chapter.file: f"{chapter.file}.html" for part in parts.values() for chapter in part}
     [first, *_] = pages.values()
@@ -188,7 +193,7 @@ def front_page(parts: Mapping[str, Sequence[Chapter]], folder: Path, reference: 
         "",
         f'<p><a class="kit-start" href="{first}">Start</a></p>',
         "",
-        "In these pages pictures move and exercises unfold their hints and solutions. In JupyterLab, which `make lab` "
+        f"In these pages pictures move and exercises unfold their {folded}. In JupyterLab, which `make lab` "
         "opens, you write the code, train the models, and the exercises check themselves.",
         "",
         "## Three paths",

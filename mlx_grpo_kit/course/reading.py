@@ -60,10 +60,10 @@ def folded(exercise: Exercise, solutions: bool = True) -> str:
 
     count = len(exercise.hints)
     parts = {f"Hint {number} of {count}": paragraphs(hint) for number, hint in enumerate(exercise.hints, 1)}
-    answer = exercise.solution
-    code = inspect.getsource(answer) if callable(answer) else repr(answer)
-    shown = highlight(code, PythonLexer(), HtmlFormatter())
     if solutions:
+        answer = exercise.solution
+        code = inspect.getsource(answer) if callable(answer) else repr(answer)
+        shown = highlight(code, PythonLexer(), HtmlFormatter())
         parts["Solution"] = f"{shown}{paragraphs(exercise.explain)}"
     return "".join(
         f'<details class="kit-folded"><summary>{escape(summary)}</summary>{content}</details>'
