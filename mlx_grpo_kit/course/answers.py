@@ -334,7 +334,7 @@ def as_one_file(answers: Mapping[str, Kept], titles: Mapping[str, str]) -> tuple
     imports: dict[str, ast.Import | ast.ImportFrom] = {}
     parts: list[str] = []
     known: dict[str, str] = {}
-    for id in sorted(answers, key=lambda id: [int(part) for part in id.split(".")]):
+    for id in sorted(answers, key=order_of):
         lines = answers[id].source.splitlines()
         new, renamed = [], names.setdefault(id, {"answer": f"answer_{id.replace('.', '_')}"})
         for node in definitions_in(answers[id].source):
@@ -356,6 +356,11 @@ def as_one_file(answers: Mapping[str, Kept], titles: Mapping[str, str]) -> tuple
     needed = sorted(text for text, node in imports.items() if not _is_defined(node, known))
     head = '"""Everything that you have built in the course, exercise by exercise."""\n\n' + "\n".join(needed)
     return "\n\n\n".join([head.rstrip(), *parts]) + "\n", names
+
+
+def order_of(id: str) -> tuple[int, ...]:
+    """A key that sorts exercises by chapter and number: "24.10" comes after "24.9"."""
+    return tuple(map(int, id.split(".")))
 
 
 def _is_defined(node: ast.Import | ast.ImportFrom, known: Mapping[str, str]) -> bool:

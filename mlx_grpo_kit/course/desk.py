@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from mlx_grpo_kit.course.answers import as_one_file, definitions_in, source_of
+from mlx_grpo_kit.course.answers import as_one_file, definitions_in, order_of, source_of
 from mlx_grpo_kit.course.catalogue import check_of, exercises, find, is_the_kits
 from mlx_grpo_kit.course.compare import say, show
 from mlx_grpo_kit.course.exercise import Result
@@ -169,7 +169,7 @@ def my_code(path: str | os.PathLike = "my_code.py", chapter: str = "") -> Path:
         raise ValueError(f"There are no answers{where} yet: check keeps each one that passes.")
     if path.exists() and not path.read_bytes().startswith(as_one_file({}, {})[0].rstrip().encode()):
         raise FileExistsError(f"{path} is not a file of my_code. Give another name.")
-    own = {id: newest[id].name for id in sorted(newest, key=lambda id: int(id.partition(".")[2]))}
+    own = {id: newest[id].name for id in sorted(newest, key=order_of)}
     ways_in = {}
     for each in ends:
         if each.id in newest:

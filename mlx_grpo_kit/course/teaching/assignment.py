@@ -14,6 +14,7 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
+from mlx_grpo_kit.cli.lab import COURSE as NOTEBOOKS
 from mlx_grpo_kit.course.answers import names_used
 from mlx_grpo_kit.course.catalogue import exercises, find, imports_of, title_of
 from mlx_grpo_kit.course.exercise import Exercise
@@ -27,7 +28,6 @@ with packages_for("assignment"):
 
     from mlx_grpo_kit.course.reading import CHECK
 
-NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 NBGRADER_CONFIG = """# Read by nbgrader in this folder. Students find the course's own stub instead of nbgrader's.
 c = get_config()  # noqa: F821
 c.CourseDirectory.course_id = {name!r}

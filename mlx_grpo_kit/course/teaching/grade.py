@@ -31,7 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mlx_grpo_kit.cli.terminal import escaped, say
-from mlx_grpo_kit.course.answers import Kept, parsed_answers
+from mlx_grpo_kit.course.answers import Kept, order_of, parsed_answers
 from mlx_grpo_kit.course.catalogue import find
 from mlx_grpo_kit.course.exercise import Exercise, Result
 from mlx_grpo_kit.course.teaching.confine import FILE_LIMIT
@@ -92,7 +92,7 @@ def run(options: argparse.Namespace) -> int:
             marks.append(Mark(file, "", status="unreadable", message=damage))
         else:
             answers[file] = found
-    work = [(file, id) for file, own in answers.items() for id in options.exercises or sorted(own, key=_order)]
+    work = [(file, id) for file, own in answers.items() for id in options.exercises or sorted(own, key=order_of)]
     say(f"{len(work)} answers, hidden cases from seed {seed}")
     with ThreadPoolExecutor(max_workers=max(1, (os.cpu_count() or 2) // 2)) as pool:
         limits = seed, options.seconds, options.memory * 2**20
@@ -108,10 +108,6 @@ def run(options: argparse.Namespace) -> int:
     show = _print_csv if options.csv else _print_table
     show(marks)
     return 0 if answers else 2
-
-
-def _order(id: str) -> list[int]:
-    return [int(part) for part in id.split(".")]
 
 
 def not_enforced(tries: Sequence[Tried]) -> list[str]:

@@ -11,6 +11,7 @@ import copy
 import re
 from pathlib import Path
 
+from mlx_grpo_kit.cli.lab import COURSE as NOTEBOOKS
 from mlx_grpo_kit.course.syllabus import COURSE
 from mlx_grpo_kit.files import write_file
 from mlx_grpo_kit.runtime.extras import packages_for
@@ -22,7 +23,6 @@ with packages_for("slides"):
 
     from mlx_grpo_kit.course.reading import CHECK, PROGRESS
 
-NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 HEADING = re.compile(r"^(?=#{1,3} )", flags=re.M)
 NOTES = re.compile(r"^(\*\*What to notice\.\*\*|<details>)")
 

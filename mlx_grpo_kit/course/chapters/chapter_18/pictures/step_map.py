@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mlx_grpo_kit.course.answers import order_of
 from mlx_grpo_kit.course.chapters.chapter_18.pictures.data_flow import BACK, BOXES, HEIGHT, WIDTH, paths
 from mlx_grpo_kit.viz.chart import Chart, arrow, outline, text
 from mlx_grpo_kit.viz.style import BLUE, EDGE, INK, ORANGE
@@ -37,7 +38,7 @@ def draw_step_map(exercise: str) -> tuple[Chart, str]:
     new = [name for name, home in HOMES.items() if home == exercise]
     if not new and exercise != LOOP:
         raise ValueError(f"Exercise {exercise} has no box; expected one of {', '.join([*HOMES.values(), LOOP])}.")
-    missing = [name for name, home in HOMES.items() if _number(home) > _number(exercise)]
+    missing = [name for name, home in HOMES.items() if order_of(home) > order_of(exercise)]
     lit = " and ".join(new) or "the loop"
     title = f"{exercise} lights {lit}"
     rest = f"still to come: {', '.join(missing)}" if missing else "every box has its code"
@@ -66,7 +67,3 @@ def draw_step_map(exercise: str) -> tuple[Chart, str]:
 def _place(x: float, y: float) -> tuple[float, float]:
     """A point of the large picture on the map."""
     return x * ACROSS, (y - TOP) * DOWN + 26
-
-
-def _number(home: str) -> tuple[int, ...]:
-    return tuple(map(int, home.split(".")))
