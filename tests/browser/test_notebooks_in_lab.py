@@ -66,14 +66,14 @@ def look_at_pictures(notebook, cells):
 
 def complaints_of_axe(page, violations):
     """What is wrong with the notebook's outputs and text for those who read it another way: all of its cells."""
+    # JupyterLab attaches the cells one by one whenever it has nothing else to do, and stops when the mode is changed.
+    page.page.wait_for_function(
+        "() => jupyterapp.shell.currentWidget.content.widgets.every(cell => cell.isAttached)",
+        polling=100,  # the default looks once per frame, and a page that draws nothing has none
+    )
     page.page.evaluate(
         "() => { const shown = jupyterapp.shell.currentWidget.content;"
         " shown.notebookConfig = {...shown.notebookConfig, windowingMode: 'none'}; }"
-    )
-    page.page.wait_for_function(
-        "() => document.querySelectorAll('.jp-Notebook .jp-CodeCell').length ==="
-        " jupyterapp.shell.currentWidget.content.widgets.filter(cell => cell.model.type === 'code').length",
-        polling=100,  # the default looks once per frame, and a page that draws nothing has none
     )
     first = page.path.stem.endswith("00_start_here")
     return violations(page.page, ".jp-OutputArea-output, .jp-RenderedMarkdown", [NATIVE], style_sheet=first)
