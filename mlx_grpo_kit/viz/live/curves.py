@@ -173,7 +173,7 @@ def _limits(panel: CurvePanel, height: float) -> tuple[tuple[float, float], bool
     """Return the limits of the y axis, and True if it is logarithmic, which needs a positive value."""
     values = [value for line in panel.lines for value in (*line.seen, *line.heights) if math.isfinite(value)]
     positive = [value for value in values if value > 0]
-    share = min((16 * panel.names + 8) / height, 0.33) if panel.names else 0.0
+    share = min((16 * panel.names + 8) / height, 0.5) if panel.names else 0.0
     legend = share / (1 - share)  # its height above the lines, as a share of theirs
     if panel.log and positive:
         lowest, highest = math.floor(math.log10(min(positive))), math.ceil(math.log10(max(positive)))
