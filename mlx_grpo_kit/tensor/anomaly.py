@@ -1,22 +1,19 @@
-"""The checks of `detect_anomaly`, for the origin of a nan and for arrays that were changed unseen by the engine."""
+"""The checks of `detect_anomaly`, which find the origin of a nan."""
 
 from __future__ import annotations
 
 import linecache
 import sys
-import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mlx_grpo_kit.tensor.memory import arrays_in
-
 PACKAGE = str(Path(__file__).parent)
 
 
 class AnomalyError(ArithmeticError):
-    """An error that names the operation that returned a nan or an inf, or whose saved array was changed."""
+    """An error that names the operation that returned a nan or an inf."""
 
 
 def line() -> str:
@@ -64,24 +61,6 @@ def check_backward(node: Any, grad: np.ndarray, input_grads: list[np.ndarray | N
                 f"{input_grad.shape}{where}. The gradient that came in was finite. T.safe_div, "
                 "T.safe_sqrt and T.safe_log have finite gradients everywhere."
             )
-
-
-def fingerprint(ctx: Any) -> dict[str, int]:
-    """Return a checksum of the saved arrays, by the name of their attribute."""
-    return {name: _checksum(value) for name, value in vars(ctx).items()}
-
-
-def check_fingerprint(node: Any) -> None:
-    for name, before in node.fingerprint.items():
-        if _checksum(vars(node.ctx)[name]) != before:
-            raise AnomalyError(
-                f"ctx.{name}, an array that {node.function.__name__} saved for its backward in "
-                f"{node.line}, has changed since. Something wrote into it, as x.data[0] = 1 does."
-            )
-
-
-def _checksum(saved: Any) -> int:
-    return zlib.crc32(b"".join(array.tobytes() for array in arrays_in(saved)))
 
 
 def _first(wrong: np.ndarray) -> tuple[int, ...]:

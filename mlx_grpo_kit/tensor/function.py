@@ -59,9 +59,6 @@ class Function:
     its gradient in the broadcast shape, and the engine sums it to the input's shape. Return None for an input without a
     gradient.
 
-    If forward returns a tuple, apply returns a tuple of tensors, and backward(ctx, *grads) receives one gradient per
-    result, with zeros for a result that was not used.
-
     Attributes:
         as_is: True if forward and backward receive arrays in their own dtypes; False if they receive them in the dtypes
             that torch computes in (dtypes.py).
@@ -70,18 +67,18 @@ class Function:
     as_is = True
 
     @staticmethod
-    def forward(ctx: Context, *arrays: np.ndarray, **settings: Any) -> np.ndarray | tuple[np.ndarray, ...]:
+    def forward(ctx: Context, *arrays: np.ndarray, **settings: Any) -> np.ndarray:
         raise NotImplementedError("a Function needs a forward(ctx, *arrays), a static method that returns an array.")
 
     @staticmethod
-    def backward(ctx: Context, *grads: np.ndarray) -> Any:
+    def backward(ctx: Context, grad: np.ndarray) -> Any:
         raise NotImplementedError(
             "a Function needs a backward(ctx, grad), a static method that returns one gradient for each input."
         )
 
     @classmethod
-    def apply(cls, *inputs: Any, **settings: Any) -> Any:
-        """Compute the result, a Tensor or a tuple of Tensors, and record the operation if an input requires a gradient.
+    def apply(cls, *inputs: Any, **settings: Any) -> Tensor:
+        """Compute the result, and record the operation if an input requires a gradient.
 
         Raises:
             ValueError, IndexError, TypeError: forward does not accept these inputs; the message contains their shapes.
@@ -101,11 +98,7 @@ class Function:
             reason = f"forward {SHARED}" if writes_into_shared(error) else error
             raise kind(f"{cls.__name__} of {shapes}: {reason}") from error
         if not isinstance(array, np.ndarray | np.generic):
-            if isinstance(array, tuple) and all(isinstance(part, np.ndarray | np.generic) for part in array):
-                return _several(cls, ctx, operands, array, settings)
-            raise TypeError(
-                f"{cls.__name__}.forward returned {type(array).__name__}; expected a NumPy array, or a tuple of them."
-            )
+            raise TypeError(f"{cls.__name__}.forward returned {type(array).__name__}; expected a NumPy array.")
         output = tensor.result(writeable(np.asarray(array)))
 
         for x in operands:
@@ -117,60 +110,3 @@ class Function:
             output._requires_grad = True
             output.grad_fn = BackwardFunction(cls, ctx, operands, output, settings)
         return output
-
-
-class Several:
-    """A Function with several results, wrapped for the engine as one with one result: a row of all their floats."""
-
-    as_is = True
-
-    def __init__(self, function: type[Function], arrays: list[np.ndarray]):
-        self.__name__, self.__module__, self.function = function.__name__, function.__module__, function
-        self.blanks = [np.broadcast_to(np.zeros((), array.dtype), array.shape) for array in arrays]  # shapes and dtypes
-        self.sizes = [array.size if array.dtype.kind == "f" else 0 for array in arrays]
-
-    def backward(self, ctx: Context, grad: np.ndarray) -> Any:
-        parts = np.split(grad, np.cumsum(self.sizes)[:-1])
-        return self.function.backward(
-            ctx,
-            *[
-                part.reshape(blank.shape).astype(blank.dtype) if blank.dtype.kind == "f" else blank
-                for part, blank in zip(parts, self.blanks, strict=True)
-            ],
-        )
-
-
-class Output(Function):
-    """One of several results, cut out of the row."""
-
-    @staticmethod
-    def forward(ctx, row, start, like):
-        ctx.start, ctx.length = start, len(row)
-        return row[start : start + like.size].reshape(like.shape).astype(like.dtype)
-
-    @staticmethod
-    def backward(ctx, grad):
-        row = np.zeros(ctx.length, grad.dtype)
-        row[ctx.start : ctx.start + grad.size] = grad.ravel()
-        return row
-
-
-def _several(
-    function: type[Function], ctx: Context, operands: list[Tensor | None], parts: tuple, settings: dict[str, Any]
-) -> tuple[Tensor, ...]:
-    arrays = [np.array(part) for part in parts]  # copies, so that changing them does not change arrays that ctx saved
-    floats = [array.ravel() for array in arrays if array.dtype.kind == "f"]
-    if mode.anomaly:
-        for array in arrays:
-            anomaly.check_forward(function, [None if x is None else x._data for x in operands], array)
-    if not mode.recording or True not in ctx.needs_input_grad or not floats:
-        return tuple([tensor.result(array) for array in arrays])
-    several, row = Several(function, arrays), tensor.result(np.concatenate(floats))
-    row._requires_grad, row.grad_fn = True, BackwardFunction(several, ctx, operands, row, settings)
-    starts = np.cumsum([0, *several.sizes])
-    return tuple(
-        [
-            Output.apply(row, start=start, like=array) if array.dtype.kind == "f" else tensor.result(array)
-            for start, array in zip(starts, arrays, strict=False)
-        ]
-    )

@@ -56,7 +56,6 @@ class AccumulateGrad(Node):
 
     shape = property(lambda self: self.variable.shape)
     dtype = property(lambda self: self.variable.dtype)
-    hooks = property(lambda self: self.variable._hooks)
     next_functions = ()
 
     # A leaf is a single node, no matter how many operations use it.
@@ -98,9 +97,7 @@ class BackwardFunction(Node):
     __slots__ = (
         "ctx",
         "dtype",
-        "fingerprint",
         "function",
-        "hooks",
         "line",
         "next_functions",
         "retained_by",
@@ -116,7 +113,7 @@ class BackwardFunction(Node):
         output: Tensor,
         settings: dict[str, Any],
     ):
-        self.function, self.ctx, self.hooks = function, ctx, []
+        self.function, self.ctx = function, ctx
         self.shape, self.dtype = output.shape, output.dtype
         self.next_functions = tuple([node_of(tensor) for tensor in tensors])
         self.retained_by, self.saved = None, []
@@ -134,7 +131,7 @@ class BackwardFunction(Node):
 
         for attribute, value in vars(ctx).items():
             setattr(ctx, attribute, mapped(keep, value))
-        self.line, self.fingerprint = (anomaly.line(), anomaly.fingerprint(ctx)) if mode.anomaly else (None, None)
+        self.line = anomaly.line() if mode.anomaly else None
 
     def name(self) -> str:
         return f"{self.function.__name__}Backward"
@@ -166,8 +163,6 @@ class BackwardFunction(Node):
                     f"{version.count}; expected version {count} instead. Write x = x + 1 instead of changing x in "
                     "place, or change it after backward()."
                 )
-        if self.fingerprint is not None:
-            anomaly.check_fingerprint(self)
         try:
             grads = self.function.backward(self.ctx, readonly(grad if self.function.as_is else widened(grad)))
         except Exception as error:
@@ -214,15 +209,6 @@ def walk_back(root: AccumulateGrad | BackwardFunction, grad: np.ndarray, retain_
         grad = grads.pop(node, None)
         if grad is None:  # no gradient arrived, because an earlier backward returned None
             continue
-        for hook in tuple(node.hooks):
-            try:
-                changed = hook(readonly(grad))
-            except ValueError as error:
-                if writes_into_shared(error):
-                    raise AutogradError(f"A hook {SHARED}") from error
-                raise
-            if changed is not None:
-                grad = np.broadcast_to(np.asarray(changed, dtype=node.dtype), node.shape)
         if isinstance(node, AccumulateGrad):
             add_to_grad(node.variable, grad)
             continue

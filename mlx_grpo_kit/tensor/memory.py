@@ -30,7 +30,7 @@ def arrays_in(value: Any) -> Iterator[np.ndarray]:
 
 
 def readonly(array: np.ndarray) -> np.ndarray:
-    """Return a view that nobody can write into. Functions and hooks get such views, because arrays are shared."""
+    """Return a view that nobody can write into. Functions get such views, because arrays are shared."""
     view = array.view()
     view.flags.writeable = False
     return view

@@ -5,8 +5,6 @@ Its operators and methods (`a + b`, `x.exp()`) come from its base class in `oper
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -35,7 +33,7 @@ class Tensor(Operators):
         TypeError: the data is not numeric, or `requires_grad` is True for data that is not floating-point.
     """
 
-    __slots__ = ("_data", "_hooks", "_requires_grad", "_version", "grad", "grad_fn", "label")
+    __slots__ = ("_data", "_requires_grad", "_version", "grad", "grad_fn", "label")
 
     def __init__(self, data: Any, requires_grad: bool = False, label: str = "", dtype: Any = None):
         if isinstance(data, Tensor):
@@ -45,7 +43,7 @@ class Tensor(Operators):
 
     def _set(self, array: np.ndarray, label: str = "") -> Tensor:
         self._data, self._version, self._requires_grad = array, Version(), False
-        self._hooks, self.grad, self.grad_fn, self.label = [], None, None, label
+        self.grad, self.grad_fn, self.label = None, None, label
         return self
 
     @property
@@ -139,27 +137,8 @@ class Tensor(Operators):
         tensor._version = self._version
         return tensor
 
-    def register_hook(self, hook: Callable[[np.ndarray], np.ndarray | None]) -> SimpleNamespace:
-        """Call `hook(grad)` when the gradient of this tensor is complete.
-
-        `grad` is a NumPy array of this tensor's shape. If the hook returns an array, it replaces the gradient.
-
-        Returns:
-            A handle; handle.remove() removes the hook.
-
-        Raises:
-            AutogradError: the tensor does not require a gradient.
-        """
-        if not self._requires_grad:
-            raise AutogradError(
-                "cannot register a hook on a tensor that doesn't require gradient: it never receives one."
-            )
-        hooks = self._hooks if self.grad_fn is None else self.grad_fn.hooks
-        hooks.append(hook)
-        return SimpleNamespace(remove=lambda: hooks.remove(hook))
-
     def retain_grad(self) -> None:
-        """Keep the gradient of a result in `.grad`, as for leaves. Hooks change it first.
+        """Keep the gradient of a result in `.grad`, as for leaves.
 
         Raises:
             AutogradError: the tensor does not require a gradient.
