@@ -1,4 +1,4 @@
-"""A multilayer perceptron of Values, two losses to train it with, and the step that trains it."""
+"""A multilayer perceptron of Values, and the step that trains it."""
 
 from __future__ import annotations
 
@@ -86,39 +86,7 @@ class MLP(Module):
         return f"MLP of [{', '.join(map(repr, self.layers))}]"
 
 
-def hinge_loss(scores: Sequence[Value], labels: Sequence[float]) -> Value:
-    """The mean of max(0, 1 - label * score), labels -1 or 1: nothing to gain beyond a margin of 1 on the right side.
-
-    Raises:
-        ValueError: another label, or not one label for each score.
-    """
-    margins = _margins(scores, labels)
-    return sum((1 - margin).relu() for margin in margins) / len(margins)
-
-
-def logistic_loss(scores: Sequence[Value], labels: Sequence[float]) -> Value:
-    """The mean of log(1 + e**(-label * score)), labels -1 or 1: minus the log-probability of the right label.
-
-    Raises:
-        ValueError: another label, or not one label for each score.
-    """
-    # log(1 + e**-m) = max(-m, 0) + log(1 + e**-|m|) never overflows. At m = 0 max shares its slope, and abs has none.
-    margins = _margins(scores, labels)
-    return sum((-margin).max(0) + (1 + (-abs(margin)).exp()).log() for margin in margins) / len(margins)
-
-
 def sgd_step(parameters: Iterable[Value], learning_rate: float) -> None:
     """Move every parameter a little against its gradient: p <- p - learning_rate * dloss/dp."""
     for parameter in parameters:
         parameter.data -= learning_rate * parameter.grad
-
-
-def _margins(scores: Sequence[Value], labels: Sequence[float]) -> list[Value]:
-    if len(scores) != len(labels) or not len(scores):
-        raise ValueError(
-            f"{len(scores)} scores and {len(labels)} labels; expected one label for each score, at least one."
-        )
-    wrong = next((label for label in labels if label not in (-1, 1)), None)
-    if wrong is not None:
-        raise ValueError(f"a label is {wrong!r}; expected -1 or 1. Labels of 0 and 1 become so with 2 * label - 1.")
-    return [as_value(label) * score for score, label in zip(scores, labels, strict=True)]

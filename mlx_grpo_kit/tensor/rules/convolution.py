@@ -20,7 +20,7 @@ from mlx_grpo_kit.tensor.rules.elementwise import masked
 from mlx_grpo_kit.tensor.rules.products import refuse_booleans
 from mlx_grpo_kit.tensor.tensor import Tensor
 
-__all__ = ["avg_pool2d", "conv2d", "max_pool2d"]
+__all__ = ["conv2d", "max_pool2d"]
 
 
 class Conv2d(Function):
@@ -105,27 +105,6 @@ class MaxPool2d(Function):
         return ctx.windows.unpad(padded.swapaxes(0, 1))
 
 
-class AvgPool2d(Function):
-    as_is = False
-
-    @staticmethod
-    def forward(ctx, x, kernel_size, stride, padding):
-        ctx.windows = windows = _pooling_windows(x, kernel_size, stride, padding)
-        padded = windows.pad(x).swapaxes(0, 1)
-        total = np.zeros((x.shape[1], x.shape[0], *windows.out), x.dtype)
-        for _, _, seen in windows:
-            total += padded[seen]
-        return (total / (windows.kernel[0] * windows.kernel[1])).swapaxes(0, 1)
-
-    @staticmethod
-    def backward(ctx, grad):
-        padded = np.zeros(ctx.windows.padded_shape, grad.dtype)
-        share = grad.swapaxes(0, 1) / (ctx.windows.kernel[0] * ctx.windows.kernel[1])
-        for _, _, seen in ctx.windows:
-            padded[seen] += share
-        return ctx.windows.unpad(padded.swapaxes(0, 1))
-
-
 class Windows:
     """The positions of a kernel that slides over padded images.
 
@@ -201,14 +180,6 @@ def max_pool2d(x, kernel_size, stride=None, padding=0) -> Tensor:
     The first of several equal maxima gets the gradient. Raises ValueError if the sizes do not fit.
     """
     return MaxPool2d.apply(x, kernel_size=kernel_size, stride=stride, padding=padding)
-
-
-def avg_pool2d(x, kernel_size, stride=None, padding=0) -> Tensor:
-    """Take the mean of each window of x [N, C, H, W], including the zeros of the padding.
-
-    `stride` defaults to the kernel size. Raises ValueError if the sizes do not fit.
-    """
-    return AvgPool2d.apply(x, kernel_size=kernel_size, stride=stride, padding=padding)
 
 
 def _pooling_windows(x, kernel_size, stride, padding):
