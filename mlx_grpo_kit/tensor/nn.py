@@ -178,22 +178,16 @@ class Conv2d(Module):
         kernel_size: int,
         stride: int = 1,
         padding: int = 0,
-        groups: int = 1,
         bias: bool = True,
     ):
-        _check_sizes(self, in_channels=in_channels, out_channels=out_channels, kernel_size=kernel_size, groups=groups)
-        if in_channels % groups or out_channels % groups:
-            raise ValueError(
-                f"Conv2d: in_channels ({in_channels}) and out_channels ({out_channels}) have to be "
-                f"multiples of groups ({groups})."
-            )
-        shape = (out_channels, in_channels // groups, kernel_size, kernel_size)
+        _check_sizes(self, in_channels=in_channels, out_channels=out_channels, kernel_size=kernel_size)
+        shape = (out_channels, in_channels, kernel_size, kernel_size)
         self.weight = _uniform(shape, fan_in=math.prod(shape[1:]))
         self.bias = _uniform((out_channels,), fan_in=math.prod(shape[1:])) if bias else None
-        self.stride, self.padding, self.groups = stride, padding, groups
+        self.stride, self.padding = stride, padding
 
     def forward(self, x: Tensor) -> Tensor:
-        return conv2d(x, self.weight, self.bias, self.stride, self.padding, self.groups)
+        return conv2d(x, self.weight, self.bias, self.stride, self.padding)
 
 
 class BatchNorm(Module):

@@ -65,34 +65,18 @@ class Optimizer:
 
 
 class SGD(Optimizer):
-    """Gradient descent: v <- momentum * v + grad, p <- p - lr * v (Sutskever et al., 2013).
+    """Gradient descent: v <- momentum * v + grad, p <- p - lr * v (Sutskever et al., 2013)."""
 
-    weight_decay adds weight_decay * p to the gradient; nesterov looks one step of momentum ahead.
-    """
-
-    def __init__(
-        self,
-        parameters: Iterable[Tensor],
-        lr: float,
-        momentum: float = 0.0,
-        weight_decay: float = 0.0,
-        nesterov: bool = False,
-    ):
+    def __init__(self, parameters: Iterable[Tensor], lr: float, momentum: float = 0.0):
         super().__init__(parameters, lr)
-        _check(momentum=momentum, weight_decay=weight_decay)
-        if nesterov and momentum <= 0:
-            raise ValueError("Nesterov momentum requires a momentum above 0.")
-        self.momentum, self.weight_decay, self.nesterov = momentum, weight_decay, nesterov
+        _check(momentum=momentum)
+        self.momentum = momentum
         self.velocity: dict[int, np.ndarray] = {}
 
     def update(self, number, data, grad):
-        if self.weight_decay:
-            grad = grad + self.weight_decay * data
         if self.momentum:
-            velocity = self.velocity[number] = (
-                self.momentum * self.velocity[number] + grad if number in self.velocity else grad.copy()
-            )
-            grad = grad + self.momentum * velocity if self.nesterov else velocity
+            grad = self.momentum * self.velocity[number] + grad if number in self.velocity else grad.copy()
+            self.velocity[number] = grad
         return self.lr * grad
 
 
@@ -100,7 +84,7 @@ class Adam(Optimizer):
     """Adam, with larger steps where the gradient is steady: p <- p - lr * mean(grad) / (sqrt(mean(grad**2)) + eps).
 
     The means are moving averages with decay rates `betas`, corrected for their start at 0 (Kingma and Ba, 2014,
-    algorithm 1). weight_decay adds weight_decay * p to the gradient.
+    algorithm 1).
     """
 
     def __init__(
@@ -109,17 +93,16 @@ class Adam(Optimizer):
         lr: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
-        weight_decay: float = 0.0,
     ):
         super().__init__(parameters, lr)
-        _check(eps=eps, weight_decay=weight_decay)
+        _check(eps=eps)
         if (
             not isinstance(betas, tuple | list)
             or len(betas) != 2
             or not all(_is_number(beta) and 0 <= beta < 1 for beta in betas)
         ):
             raise ValueError(f"Invalid betas: {betas!r}; expected two numbers from 0 to below 1, such as (0.9, 0.999).")
-        self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
+        self.betas, self.eps = betas, eps
         # The square of a float16 gradient may be infinite, so its means are float32.
         wide = [np.promote_types(parameter.data.dtype, np.float32) for parameter in self.parameters]
         self.means = [np.zeros(each.shape, dtype) for each, dtype in zip(self.parameters, wide, strict=True)]
@@ -127,11 +110,6 @@ class Adam(Optimizer):
         self.steps = [0] * len(self.parameters)
 
     def update(self, number, data, grad):
-        if self.weight_decay:
-            grad = grad + self.weight_decay * data
-        return self.adam_update(number, grad)
-
-    def adam_update(self, number: int, grad: np.ndarray) -> np.ndarray:
         mean, square, (beta1, beta2) = self.means[number], self.squares[number], self.betas
         grad = np.asarray(grad, mean.dtype)
         self.steps[number] += 1
@@ -166,8 +144,10 @@ class AdamW(Adam):
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
     ):
-        super().__init__(parameters, lr, betas, eps, weight_decay)
+        super().__init__(parameters, lr, betas, eps)
+        _check(weight_decay=weight_decay)
+        self.weight_decay = weight_decay
 
     def update(self, number, data, grad):
         data *= 1 - self.lr * self.weight_decay
-        return self.adam_update(number, grad)
+        return super().update(number, data, grad)

@@ -381,25 +381,24 @@ def test_embedding_adds_the_gradients_of_a_repeated_id():
 
 
 @pytest.mark.parametrize(
-    ("stride", "padding", "groups", "kernel", "bias"),
+    ("stride", "padding", "kernel", "bias"),
     [
-        (1, 0, 1, (3, 3), True),
-        (1, 1, 1, (3, 3), False),
-        (2, 1, 1, (3, 3), True),
-        (2, 0, 1, (1, 1), False),
-        ((2, 1), (0, 2), 1, (2, 3), True),
-        (1, 1, 2, (3, 3), True),
-        (1, 2, 4, (5, 5), True),
-        (3, 1, 1, (2, 2), True),
-        (1, 0, 1, (6, 7), True),
+        (1, 0, (3, 3), True),
+        (1, 1, (3, 3), False),
+        (2, 1, (3, 3), True),
+        (2, 0, (1, 1), False),
+        ((2, 1), (0, 2), (2, 3), True),
+        (1, 2, (5, 5), True),
+        (3, 1, (2, 2), True),
+        (1, 0, (6, 7), True),
     ],
 )
-def test_conv2d(stride, padding, groups, kernel, bias):
-    x, weight = numbers(3, 4, 6, 7), numbers(8, 4 // groups, *kernel, seed=1)
+def test_conv2d(stride, padding, kernel, bias):
+    x, weight = numbers(3, 4, 6, 7), numbers(8, 4, *kernel, seed=1)
     extra = [numbers(8, seed=2)] if bias else []
     compare(
-        lambda x, w, b=None: T.conv2d(x, w, b, stride=stride, padding=padding, groups=groups),
-        lambda x, w, b=None: F.conv2d(x, w, b, stride=stride, padding=padding, groups=groups),
+        lambda x, w, b=None: T.conv2d(x, w, b, stride=stride, padding=padding),
+        lambda x, w, b=None: F.conv2d(x, w, b, stride=stride, padding=padding),
         x,
         weight,
         *extra,
@@ -720,13 +719,13 @@ def test_attention_without_keys_or_features():
         )
 
 
-@pytest.mark.parametrize(("padding", "groups"), [(0, 1), (1, 2)])
-def test_conv2d_of_an_empty_batch(padding, groups):
+@pytest.mark.parametrize("padding", [0, 1])
+def test_conv2d_of_an_empty_batch(padding):
     compare(
-        lambda x, w, b: T.conv2d(x, w, b, padding=padding, groups=groups),
-        lambda x, w, b: F.conv2d(x, w, b, padding=padding, groups=groups),
+        lambda x, w, b: T.conv2d(x, w, b, padding=padding),
+        lambda x, w, b: F.conv2d(x, w, b, padding=padding),
         numbers(0, 4, 5, 5),
-        numbers(6, 4 // groups, 3, 3),
+        numbers(6, 4, 3, 3),
         numbers(6),
     )
 

@@ -27,17 +27,13 @@ class Conv2d(Function):
     as_is = False
 
     @staticmethod
-    def forward(ctx, x, weight, bias, stride, padding, groups):
-        channels, per_group = x.shape[1:2], weight.shape[1:2]
+    def forward(ctx, x, weight, bias, stride, padding):
         if x.ndim != 4 or weight.ndim != 4:
+            raise ValueError(f"expected x [N, C, H, W] and weight [O, C, KH, KW]; got {x.shape} and {weight.shape}.")
+        if x.shape[1] != weight.shape[1]:
             raise ValueError(
-                f"expected x [N, C, H, W] and weight [O, C / groups, KH, KW]; got {x.shape} and {weight.shape}."
-            )
-        if channels[0] != per_group[0] * groups or weight.shape[0] % groups:
-            raise ValueError(
-                f"Given groups={groups}, weight of size {weight.shape}, expected input {x.shape} to have "
-                f"{per_group[0] * groups} channels, but got {channels[0]} channels instead (and "
-                f"{weight.shape[0]} output channels have to be a multiple of groups)."
+                f"Given groups=1, weight of size {weight.shape}, expected input {x.shape} to have "
+                f"{weight.shape[1]} channels, but got {x.shape[1]} channels instead."
             )
         refuse_booleans(x, weight)
         if 0 in (*x.shape[1:], *weight.shape[:2]):
@@ -47,30 +43,29 @@ class Conv2d(Function):
         padded = windows.pad(x).swapaxes(0, 1)
         for i, j, seen in windows:
             columns[:, i, j] = padded[seen]
-        columns = columns.reshape(groups, weight[0].size, x.shape[0] * windows.out[0] * windows.out[1])
-        kernels = weight.reshape(groups, weight.shape[0] // groups, -1)
-        out = (kernels @ columns).reshape(weight.shape[0], x.shape[0], *windows.out)
+        columns = columns.reshape(weight[0].size, x.shape[0] * windows.out[0] * windows.out[1])
+        out = (weight.reshape(len(weight), -1) @ columns).reshape(len(weight), x.shape[0], *windows.out)
         if bias is not None:
             out += bias[:, None, None, None]
-        ctx.weight, ctx.columns, ctx.windows, ctx.groups = weight, columns, windows, groups
+        ctx.weight, ctx.columns, ctx.windows = weight, columns, windows
         return out.swapaxes(0, 1)
 
     @staticmethod
     def backward(ctx, grad):
-        weight, columns, windows, groups = ctx.weight, ctx.columns, ctx.windows, ctx.groups
+        weight, columns, windows = ctx.weight, ctx.columns, ctx.windows
         grad = grad.swapaxes(0, 1)
-        grad_rows = grad.reshape(groups, weight.shape[0] // groups, columns.shape[2])
+        grad_rows = grad.reshape(len(weight), columns.shape[1])
         grad_x = grad_weight = grad_bias = None
         if ctx.needs_input_grad[0]:
-            kernels = weight.reshape(groups, weight.shape[0] // groups, -1)
-            grad_columns = kernels.swapaxes(1, 2) @ grad_rows
-            grad_columns = grad_columns.reshape(windows.padded_shape[0], *windows.kernel, *grad.shape[1:])
+            grad_columns = (weight.reshape(len(weight), -1).T @ grad_rows).reshape(
+                windows.padded_shape[0], *windows.kernel, *grad.shape[1:]
+            )
             padded = np.zeros(windows.padded_shape, grad.dtype)
             for i, j, seen in windows:
                 padded[seen] += grad_columns[:, i, j]
             grad_x = windows.unpad(padded.swapaxes(0, 1))
         if ctx.needs_input_grad[1]:
-            grad_weight = (grad_rows @ columns.swapaxes(1, 2)).reshape(weight.shape)
+            grad_weight = (grad_rows @ columns.T).reshape(weight.shape)
         if ctx.needs_input_grad[2]:
             grad_bias = grad.sum(axis=(1, 2, 3))
         return grad_x, grad_weight, grad_bias
@@ -164,14 +159,14 @@ class Windows:
         return padded[:, :, down : height - down, across : width - across]
 
 
-def conv2d(x, weight, bias=None, stride=1, padding=0, groups=1) -> Tensor:
+def conv2d(x, weight, bias=None, stride=1, padding=0) -> Tensor:
     """Slide kernels over images and take dot products (a cross-correlation, as in torch).
 
-    x [N, C, H, W], weight [O, C / groups, KH, KW], bias [O] -> [N, O, H', W'], where H' is
-    (H + 2 * padding - KH) // stride + 1. `stride` and `padding` are numbers or pairs. With `groups`, an output channel
-    sees only its own share of the input channels. Raises ValueError if the shapes do not fit.
+    x [N, C, H, W], weight [O, C, KH, KW], bias [O] -> [N, O, H', W'], where H' is
+    (H + 2 * padding - KH) // stride + 1. `stride` and `padding` are numbers or pairs. Raises ValueError if the shapes
+    do not fit.
     """
-    return Conv2d.apply(x, weight, bias, stride=stride, padding=padding, groups=groups)
+    return Conv2d.apply(x, weight, bias, stride=stride, padding=padding)
 
 
 def max_pool2d(x, kernel_size, stride=None, padding=0) -> Tensor:

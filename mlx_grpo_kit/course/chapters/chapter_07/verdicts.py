@@ -46,9 +46,9 @@ def verdict_on(name: str, lockstep: Callable) -> str:
 class _AdamThatNeverCounts(optim.Adam):
     """Adam whose bias correction stays that of the first step."""
 
-    def adam_update(self, number, grad):
+    def update(self, number, data, grad):
         self.steps[number] = 0
-        return super().adam_update(number, grad)
+        return super().update(number, data, grad)
 
 
 @contextmanager
