@@ -6,6 +6,7 @@ skipped and say what to install; in CI, which installs it, they fail.
 """
 
 import contextlib
+import functools
 import os
 import shutil
 import signal
@@ -20,8 +21,8 @@ from pathlib import Path
 import nbformat
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect, sync_playwright
 from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
-from playwright.sync_api import expect, sync_playwright
 
 from mlx_grpo_kit.cli.doctor import find_browser
 from mlx_grpo_kit.cli.lab import SETTINGS
@@ -30,9 +31,11 @@ from mlx_grpo_kit.course import record
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 SECONDS_TO_START = 90
 SIZE = {"width": 1280, "height": 1000}
-MILLISECONDS_BETWEEN_LOOKS = 100  # the default, sixty looks per second, takes time from the kernel
 PATIENCE = 90_000  # milliseconds for what takes a second on an idle machine
 expect.set_options(timeout=PATIENCE)
+# Ten looks a second. Playwright's default is one per frame: sixty take time from the kernel, and a page that draws
+# nothing has no frames.
+Page.wait_for_function = functools.partialmethod(Page.wait_for_function, polling=100)
 
 
 HAS_FAILED = pytest.StashKey[bool]()
@@ -249,13 +252,10 @@ class NotebookPage:
             " && cell.model.executionState === 'running').length"
         )
         while left := self.page.evaluate(f"() => {count}"):
-            self.page.wait_for_function(
-                f"left => {count} !== left", arg=left, timeout=seconds * 1000, polling=MILLISECONDS_BETWEEN_LOOKS
-            )
+            self.page.wait_for_function(f"left => {count} !== left", arg=left, timeout=seconds * 1000)
         self.page.wait_for_function(
             "() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.status === 'idle'",
             timeout=seconds * 1000,
-            polling=MILLISECONDS_BETWEEN_LOOKS,
         )
 
     def wait_for_frame(self):
@@ -272,7 +272,6 @@ class NotebookPage:
             "words => [...document.querySelectorAll('.widget-html svg title')].some(title =>"
             " title.textContent.includes(words))",
             arg=words,
-            polling=MILLISECONDS_BETWEEN_LOOKS,
         )
 
     def place_of(self, id):
@@ -312,7 +311,7 @@ class NotebookPage:
             " jupyterapp.commands.execute('docmanager:save').then(() => { window.isSaved = true; }); }"
         )
         try:
-            self.page.wait_for_function("() => window.isSaved", polling=MILLISECONDS_BETWEEN_LOOKS)
+            self.page.wait_for_function("() => window.isSaved")
         except PlaywrightTimeoutError:
             pytest.fail(f"{self.path.name} was not saved. Dialogs: {self.page.locator('.jp-Dialog').all_inner_texts()}")
         return self.saved()

@@ -58,7 +58,7 @@ def look_at_pictures(notebook, cells):
         notebook.show(index)
         good = f"([index, expected]) => {{ const seen = ({LOOK})(index); {GOOD} }}"
         with contextlib.suppress(TimeoutError):
-            notebook.page.wait_for_function(good, arg=[index, expected], timeout=SECONDS_TO_SHOW * 1000, polling=100)
+            notebook.page.wait_for_function(good, arg=[index, expected], timeout=SECONDS_TO_SHOW * 1000)
         assert notebook.page.evaluate(LOOK, index) == {"pictures": expected, "complaints": []}, f"cell {index}"
         count += expected
     return count
@@ -67,10 +67,7 @@ def look_at_pictures(notebook, cells):
 def complaints_of_axe(page, violations):
     """What is wrong with the notebook's outputs and text for those who read it another way: all of its cells."""
     # JupyterLab attaches the cells one by one whenever it has nothing else to do, and stops when the mode is changed.
-    page.page.wait_for_function(
-        "() => jupyterapp.shell.currentWidget.content.widgets.every(cell => cell.isAttached)",
-        polling=100,  # the default looks once per frame, and a page that draws nothing has none
-    )
+    page.page.wait_for_function("() => jupyterapp.shell.currentWidget.content.widgets.every(cell => cell.isAttached)")
     page.page.evaluate(
         "() => { const shown = jupyterapp.shell.currentWidget.content;"
         " shown.notebookConfig = {...shown.notebookConfig, windowingMode: 'none'}; }"
