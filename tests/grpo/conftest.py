@@ -289,10 +289,13 @@ def make_trainer(tokenizer):
         tie_word_embeddings=True,
     )
 
-    def make(task=None, params=None, **settings):
-        settings = dict(num_generations=4, per_device_train_batch_size=8, learning_rate=1e-3) | settings
+    def make(task=None, params=None, args=None, sampler=None, advantages=None, loss=None, learner=None, **settings):
         params = init_params(config, seed=1, scale=0.3) if params is None else params
-        return GRPOTrainer(config, params, tokenizer, task or Sevens(), GRPOConfig(**settings))
+        args = args or GRPOConfig(
+            **{"num_generations": 4, "per_device_train_batch_size": 8, "learning_rate": 1e-3} | settings
+        )
+        parts = dict(sampler=sampler, advantages=advantages, loss=loss, learner=learner)
+        return GRPOTrainer(config, params, tokenizer, task or Sevens(), args, **parts)
 
     make.task, make.config = Sevens, config
     return make

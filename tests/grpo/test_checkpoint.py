@@ -17,6 +17,7 @@ from mlx_grpo_kit.files import write_manifest
 from mlx_grpo_kit.grpo import GRPOTrainer
 from mlx_grpo_kit.qwen3 import init_params, load_pretrained
 from mlx_grpo_kit.runtime import mx
+from tests.grpo.compare import bits, records
 
 # Everything that a run carries from step to step: masters, moments, bias correction, reference, schedule, random draws.
 SETTINGS = dict(
@@ -24,17 +25,9 @@ SETTINGS = dict(
     warmup_steps=3, lr_scheduler_type="linear", temperature=1.1, top_k=30)  # fmt: skip
 
 
-def bits(params) -> dict[str, np.ndarray]:
-    return {name: np.array(value.view(mx.uint8)) for name, value in params.items()}
-
-
 def assert_same_bits(first, second):
     for name, value in first.items():
         np.testing.assert_array_equal(value, second[name], err_msg=name)
-
-
-def records(steps) -> list:
-    return [(step.step, step.metrics | {"step_time": 0}, step.completions) for step in steps]
 
 
 @pytest.fixture(scope="module")

@@ -24,6 +24,7 @@ from mlx_grpo_kit.grpo import (
     objectives,
 )
 from mlx_grpo_kit.runtime import mx
+from tests.grpo.compare import arrays
 
 GUIDE = (Path(course.__file__).parent / "guides" / "exchange.md").read_text()
 EXAMPLES = {
@@ -31,10 +32,6 @@ EXAMPLES = {
     for section in GUIDE.split("\n## ")[1:]
 }
 SETTINGS = dict(num_generations=4, per_device_train_batch_size=8, learning_rate=1e-3)
-
-
-def arrays(params):
-    return {name: np.array(value) for name, value in params.items()}
 
 
 def run_example(name, make_trainer):
@@ -72,14 +69,14 @@ def test_advantages_per_token_weigh_each_token(make_trainer):
 
 
 def test_equal_advantages_per_token_are_those_per_completion(make_trainer):
-    whole = make_trainer(per_device_train_batch_size=4, gradient_accumulation_steps=2)
-    settings = whole.args
+    settings = dict(per_device_train_batch_size=4, gradient_accumulation_steps=2)
+    whole = make_trainer(**settings)
 
     def per_token(completions, scores):
         rewards, advantages = whole.parts.advantages(completions, scores)
         return rewards, np.repeat(advantages[:, None], completions.lengths.max(), axis=1)
 
-    tokens = GRPOTrainer(whole.config, whole.params, whole.tokenizer, whole.task, settings, advantages=per_token)
+    tokens = make_trainer(advantages=per_token, **settings)
     for one, other in zip(whole.train(3), tokens.train(3), strict=True):
         assert other.metrics["loss"] == pytest.approx(one.metrics["loss"], abs=1e-7)
         assert other.metrics["grad_norm"] == pytest.approx(one.metrics["grad_norm"], rel=1e-5)
@@ -93,15 +90,15 @@ def test_groups_without_advantage_are_left_out_only_where_the_loss_says_so(make_
         return tokens.ratio * tokens.advantages + 0.1 * tokens.logps, {}
 
     loss = LossType(objective, objectives.mean_over_batch_tokens, adds_up=True, zero_without_advantage=not learns)
-    given = make_trainer(make_trainer.task([lambda problems, completions: [1.0] * len(completions)]))
-    trainer = GRPOTrainer(given.config, given.params, given.tokenizer, given.task, given.args, loss=loss)
+    trainer = make_trainer(make_trainer.task([lambda problems, completions: [1.0] * len(completions)]), loss=loss)
+    params = trainer.params
     [step] = trainer.train(1)
     assert (step.metrics["grad_norm"] > 0) == learns
     if learns:
         rows = step.completions
         value, _ = compute_loss_and_gradients(
-            given.config, given.params, [row.prompt_ids for row in rows], [row.completion_ids for row in rows], None,
-            [row.reward for row in rows], 4, given.args.loss(4),
+            trainer.config, params, [row.prompt_ids for row in rows], [row.completion_ids for row in rows], None,
+            [row.reward for row in rows], 4, trainer.args.loss(4),
         )  # fmt: skip
         logps = np.concatenate([row.logps for row in rows])
         assert step.metrics["loss"] == pytest.approx(value - 0.1 * logps.mean(), rel=1e-4)
@@ -121,28 +118,25 @@ SHARP = LossType(sharp, objectives.mean_over_batch_tokens, adds_up=True, zero_wi
 
 @pytest.mark.parametrize("backend", ["mlx", "torch", "jax"])
 def test_settings_of_a_subclass_reach_the_objective_in_every_framework(make_trainer, backend):
-    given, norms = make_trainer(), []
+    norms = []
     for sharpness in (1.0, 3.0):
-        args = MyConfig(**SETTINGS, sharpness=sharpness, backend=backend)
-        trainer = GRPOTrainer(given.config, given.params, given.tokenizer, given.task, args, loss=SHARP)
+        trainer = make_trainer(args=MyConfig(**SETTINGS, sharpness=sharpness, backend=backend), loss=SHARP)
         norms.append(next(trainer.train(1)).metrics["grad_norm"])
     assert norms[1] == pytest.approx(3 * norms[0], rel=1e-4)
 
 
 def test_a_run_with_a_subclass_and_a_loss_of_its_own_resumes(make_trainer, tmp_path):
-    given = make_trainer()
-    whole = GRPOTrainer(
-        given.config, given.params, given.tokenizer, given.task, MyConfig(**SETTINGS, sharpness=3.0), loss=SHARP
-    )
+    whole = make_trainer(args=MyConfig(**SETTINGS, sharpness=3.0), loss=SHARP)
     list(whole.train(2))
     whole.save_checkpoint(tmp_path / "checkpoint")
-    with pytest.raises(ValueError, match=r"settings that GRPOConfig does not know: sharpness. .*config_class=\.\.\."):
-        GRPOTrainer.resume(tmp_path / "checkpoint", given.task, loss=SHARP)
-    with pytest.raises(ValueError, match=r"was trained with a custom loss. Pass it: resume\(..., loss=...\)"):
-        GRPOTrainer.resume(tmp_path / "checkpoint", given.task, config_class=MyConfig)
-    with pytest.raises(ValueError, match=r"was trained without a custom learner\. Leave learner out"):
-        GRPOTrainer.resume(tmp_path / "checkpoint", given.task, config_class=MyConfig, loss=SHARP, learner=MLXAtOnce)
-    resumed = GRPOTrainer.resume(tmp_path / "checkpoint", given.task, config_class=MyConfig, loss=SHARP)
+    for words, given in (
+        (r"settings that GRPOConfig does not know: sharpness. .*config_class=\.\.\.", dict(loss=SHARP)),
+        (r"was trained with a custom loss. Pass it: resume\(..., loss=...\)", dict(config_class=MyConfig)),
+        (r"without a custom learner\. Leave", dict(config_class=MyConfig, loss=SHARP, learner=MLXAtOnce)),
+    ):
+        with pytest.raises(ValueError, match=words):
+            GRPOTrainer.resume(tmp_path / "checkpoint", whole.task, **given)
+    resumed = GRPOTrainer.resume(tmp_path / "checkpoint", whole.task, config_class=MyConfig, loss=SHARP)
     assert resumed.args.sharpness == 3.0
     list(whole.train(4))
     list(resumed.train(4))
@@ -220,41 +214,11 @@ def test_columns_that_do_not_fit_are_refused(change, message):
         Completions.from_lists(**columns | change)
 
 
-@pytest.mark.parametrize("advantages", [np.zeros(7), np.zeros([8, 3]), np.full(8, np.nan)])
-def test_advantages_of_a_wrong_shape_or_without_a_number_are_refused(make_trainer, advantages):
-    given = make_trainer()
-    trainer = GRPOTrainer(
-        given.config, given.params, given.tokenizer, given.task, given.args,
-        advantages=lambda completions, scores: (scores.values[:, 0], advantages),
-    )  # fmt: skip
-    with pytest.raises(ValueError, match=r"advantages has shape|The advantage of completion 0 is not finite"):
-        next(trainer.train(1))
-    assert trainer.step == 0
-
-
 def test_the_length_of_a_gradient():
     rng = np.random.default_rng(0)
     values = {name: rng.normal(size=[3, size]).astype(np.float32) for name, size in (("a", 4), ("b", 50))}
     expected = np.sqrt(sum((value.astype(np.float64) ** 2).sum() for value in values.values()))
     assert Gradient({name: mx.array(value) for name, value in values.items()}).norm == pytest.approx(expected, rel=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("rule", "words"),
-    [
-        (lambda completions, scores: scores.values.sum(axis=1), "returned ndarray"),
-        (lambda completions, scores: None, "returned NoneType"),
-        (lambda completions, scores: (np.zeros(2), np.zeros(8)), r"rewards of shape \(2,\)"),
-        (lambda completions, scores: (np.zeros(8), np.zeros(8), 1), "returned 3 values"),
-    ],
-)
-def test_a_rule_that_returns_something_else_is_told_what_is_expected(make_trainer, rule, words):
-    trainer = make_trainer()
-    trainer = GRPOTrainer(
-        trainer.config, trainer.params, trainer.tokenizer, trainer.task, trainer.args, advantages=rule
-    )
-    with pytest.raises(ValueError, match=f"{words}.*expected two arrays: rewards"):
-        next(trainer.train(1))
 
 
 def test_a_rule_for_advantages_gets_copies(make_trainer):
@@ -263,28 +227,23 @@ def test_a_rule_for_advantages_gets_copies(make_trainer):
             ids.reverse()
         return plain(completions, scores)
 
-    given, norms = make_trainer(), []
-    plain = given.parts.advantages
-    for rule in (plain, reversing):
-        trainer = GRPOTrainer(given.config, given.params, given.tokenizer, given.task, given.args, advantages=rule)
-        norms.append(next(trainer.train(1)).metrics["grad_norm"])
+    plain = make_trainer().parts.advantages
+    norms = [next(make_trainer(advantages=rule).train(1)).metrics["grad_norm"] for rule in (plain, reversing)]
     assert norms[0] == norms[1]
 
 
 @pytest.mark.parametrize("name", ["loss", "reward", 3])
 def test_a_metric_of_a_loss_does_not_replace_one_of_the_step(make_trainer, name):
     loss = LossType(lambda tokens, config: (tokens.ratio * tokens.advantages, {name: tokens.ratio}), lambda *_: 1.0)
-    given = make_trainer()
     with pytest.raises(ValueError, match=f"metric of loss= is called {name!r}; expected a string that is no metric"):
-        GRPOTrainer(given.config, given.params, given.tokenizer, given.task, given.args, loss=loss)
+        make_trainer(loss=loss)
 
 
 # What a part returns is checked, by name.
 
 
 def first_step(make_trainer, parts, **settings):
-    given = make_trainer(**settings)
-    trainer = GRPOTrainer(given.config, given.params, given.tokenizer, given.task, given.args, **parts(given))
+    trainer = make_trainer(**settings, **parts(make_trainer(**settings)))
     before, step = arrays(trainer.params), next(trainer.train(1))
     return trainer, before, step
 
@@ -294,8 +253,7 @@ def refused(make_trainer, parts, message, **settings):
     given, made = make_trainer(**settings), []
 
     def run():
-        args = (given.config, given.params, given.tokenizer, given.task, given.args)
-        made.append(GRPOTrainer(*args, **parts(given)))
+        made.append(make_trainer(**settings, **parts(given)))
         next(made[0].train(1))
 
     with pytest.raises((ValueError, TrainingDivergedError), match=message) as caught:
@@ -421,21 +379,31 @@ def test_advantages_may_come_from_one_buffer(make_trainer):
     assert [row.rewards for row in step.completions] == [row.rewards for row in expected.completions]
 
 
+ZEROS = np.zeros(8)
+
+
 @pytest.mark.parametrize(
-    ("rewards", "advantages", "message"),
+    ("returned", "message"),
     [
-        (np.full(8, np.inf), np.zeros(8), "returned the reward inf for completion 0"),
-        (["x"] * 8, np.zeros(8), "not two arrays of numbers"),
-        (["1"] * 8, np.zeros(8), "not two arrays of numbers"),
-        (np.zeros(8), np.zeros(8) * 1j, "not two arrays of numbers"),
-        (np.zeros(8), [[1.0], [1.0, 2.0]] * 4, "not two arrays of numbers"),
-        (np.zeros(8), np.full(8, 1e39), "advantage of completion 0 is not finite"),
-        (np.zeros(8), np.zeros([8, 1, 1]), "advantages has shape"),
-        (np.zeros(8), None, "not two arrays of numbers|not finite|advantages has shape"),
+        (ZEROS, "returned ndarray.*expected two arrays: rewards"),
+        (None, "returned NoneType.*expected two arrays: rewards"),
+        ((ZEROS, ZEROS, 1), "returned 3 values.*expected two arrays: rewards"),
+        ((np.zeros(2), ZEROS), r"rewards of shape \(2,\).*expected two arrays: rewards"),
+        ((np.full(8, np.inf), ZEROS), "returned the reward inf for completion 0"),
+        ((["x"] * 8, ZEROS), "not two arrays of numbers"),
+        ((["1"] * 8, ZEROS), "not two arrays of numbers"),
+        ((ZEROS, ZEROS * 1j), "not two arrays of numbers"),
+        ((ZEROS, [[1.0], [1.0, 2.0]] * 4), "not two arrays of numbers"),
+        ((ZEROS, np.full(8, 1e39)), "advantage of completion 0 is not finite"),
+        ((ZEROS, np.full(8, np.nan)), "advantage of completion 0 is not finite"),
+        ((ZEROS, np.zeros(7)), "advantages has shape"),
+        ((ZEROS, np.zeros([8, 3])), "advantages has shape"),
+        ((ZEROS, np.zeros([8, 1, 1])), "advantages has shape"),
+        ((ZEROS, None), "not two arrays of numbers|not finite|advantages has shape"),
     ],
 )
-def test_advantages_that_are_no_numbers_are_refused(make_trainer, rewards, advantages, message):
-    refused(make_trainer, lambda given: {"advantages": lambda completions, scores: (rewards, advantages)}, message)
+def test_advantages_that_do_not_fit_are_refused(make_trainer, returned, message):
+    refused(make_trainer, lambda given: {"advantages": lambda completions, scores: returned}, message)
 
 
 def plainly(tokens, config):

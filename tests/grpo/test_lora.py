@@ -16,16 +16,9 @@ from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
 from mlx_grpo_kit.grpo.recipe import default_args
 from mlx_grpo_kit.qwen3 import init_params, load_adapters, load_pretrained, merge
 from mlx_grpo_kit.runtime import mx
+from tests.grpo.compare import bits, records
 
 SETTINGS = dict(lora_r=4, num_iterations=2, gradient_accumulation_steps=2, beta=0.1, temperature=1.1)
-
-
-def bits(params):
-    return {name: np.array(value.view(mx.uint8)) for name, value in params.items()}
-
-
-def records(steps):
-    return [(step.step, step.metrics | {"step_time": 0}, step.completions) for step in steps]
 
 
 @pytest.fixture

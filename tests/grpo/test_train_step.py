@@ -15,14 +15,11 @@ from mlx_grpo_kit.qwen3 import save_pretrained
 from mlx_grpo_kit.qwen3.weight_files import hugging_face_name
 from mlx_grpo_kit.runs.record import RunRecord
 from mlx_grpo_kit.runtime import mx
+from tests.grpo.compare import arrays
 
 PROMPTS = [[5, 6, 7], [8]]
 COMPLETIONS = [[9, 10, 3], [11, 12, 13, 14], [9], [20, 21], [30, 31, 32], [33], [34, 35], [36, 37, 38]]
 REWARDS = [1.0, 0.0, 0.5, 0.2, 0.0, 1.0, 1.0, 0.3]
-
-
-def arrays(params):
-    return {name: np.array(value) for name, value in params.items()}
 
 
 def old_logprobs(seed=0):

@@ -25,10 +25,7 @@ from mlx_grpo_kit.qwen3 import init_params, load_pretrained, load_tokenizer, sav
 from mlx_grpo_kit.qwen3.weight_files import hugging_face_name
 from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import Addition, TaskError
-
-
-def arrays(params) -> dict[str, np.ndarray]:
-    return {name: np.array(value.astype(mx.float32)) for name, value in params.items()}
+from tests.grpo.compare import arrays
 
 
 def distance(before, after) -> float:
