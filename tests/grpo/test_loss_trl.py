@@ -6,50 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from mlx_grpo_kit.grpo import LOSS_TYPES, GRPOLossConfig, compute_grpo_loss, grpo_loss_and_metrics
+from mlx_grpo_kit.grpo import GRPOLossConfig, compute_grpo_loss
 from mlx_grpo_kit.runtime import mx
+from tests.grpo.losses import TRLS, assert_equal_to_trl, kit, random_batch
 
 CLIPPED = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")
-TRLS = [loss_type for loss_type in LOSS_TYPES if loss_type not in ("reinforce", "rloo")]  # those have their own tests
-
-
-def random_batch(seed, off_policy, batch=4, length=7):
-    """(logps, old_logps, ref_logps, advantages, mask): ragged masks, one advantage exactly 0, float32."""
-    rng = np.random.default_rng(seed)
-    logps = -rng.exponential(2.0, (batch, length))
-    old_logps = logps + rng.normal(size=logps.shape) * off_policy
-    ref_logps = logps + rng.normal(size=logps.shape) * 0.5
-    advantages = rng.normal(size=batch)
-    advantages[rng.integers(batch)] = 0
-    mask = np.arange(length) < rng.integers(1, length + 1, (batch, 1))
-    return *(x.astype(np.float32) for x in (logps, old_logps, ref_logps, advantages)), mask
-
-
-def kit(logps, old_logps, advantages, mask, ref_logps=None, num_items_in_batch=None, **settings):
-    """The kit's (loss, gradient with respect to logps, {metric: float}) as NumPy."""
-    config = GRPOLossConfig(**settings)
-    arrays = [None if x is None else mx.array(x) for x in (old_logps, advantages, mask, ref_logps)]
-
-    def loss_and_metrics(logps):
-        old_logps, advantages, mask, ref_logps = arrays
-        return grpo_loss_and_metrics(
-            config, logps, old_logps, advantages, mask, ref_logps=ref_logps, num_items_in_batch=num_items_in_batch
-        )
-
-    (loss, metrics), gradient = mx.value_and_grad(loss_and_metrics)(mx.array(logps))
-    return loss.item(), np.array(gradient), {name: value.item() for name, value in metrics.items()}
-
-
-def assert_equal_to_trl(trl, logps, old_logps, advantages, mask, **settings):
-    loss, gradient, metrics = kit(logps, old_logps, advantages, mask, **settings)
-    trl_loss, trl_gradient, trl_metrics = trl.loss(logps, old_logps, advantages, mask, **settings)
-    size = max(1.0, abs(trl_loss))
-    np.testing.assert_allclose(loss, trl_loss, rtol=2e-5, atol=2e-6 * size, err_msg=str(settings))
-    np.testing.assert_allclose(
-        gradient, trl_gradient, rtol=5e-5, atol=2e-6 * max(1e-2, np.abs(trl_gradient).max()), err_msg=str(settings)
-    )
-    known = {name: value for name, value in trl_metrics.items() if not name.endswith(("entropy", "_min", "_max"))}
-    assert metrics == pytest.approx(known, rel=2e-5, abs=1e-6), settings
 
 
 @pytest.mark.parametrize("level", ["token", "sequence"])
@@ -64,21 +25,10 @@ def test_equal_to_trl(trl, loss_type, level):
     )
     for seed, (off_policy, delta, epsilon_high, kl) in enumerate(grid):
         logps, old_logps, ref_logps, advantages, mask = random_batch(seed, off_policy)
-        assert_equal_to_trl(
-            trl,
-            logps,
-            old_logps,
-            advantages,
-            mask,
-            ref_logps=ref_logps if kl else None,
-            loss_type=loss_type,
-            importance_sampling_level=level,
-            delta=delta,
-            epsilon_high=epsilon_high,
-            max_completion_length=11,
-            num_items_in_batch=(None, 50)[seed % 2],
-            **kl,
-        )
+        settings = dict(loss_type=loss_type, importance_sampling_level=level, delta=delta, epsilon_high=epsilon_high)
+        settings |= dict(max_completion_length=11, num_items_in_batch=(None, 50)[seed % 2])
+        settings |= dict(ref_logps=ref_logps if kl else None, **kl)
+        assert_equal_to_trl(trl, logps, old_logps, advantages, mask, **settings)
 
 
 @pytest.mark.parametrize("loss_type", TRLS)
@@ -96,14 +46,8 @@ def test_far_off_policy_stays_finite_and_equal_to_trl(trl, loss_type):
     logps, _, _, advantages, mask = random_batch(3, 0.0, batch=6)
     far = np.array([[-60.0], [-8.0], [-3.0], [3.0], [8.0], [60.0]], np.float32)
     for level in ("token", "sequence"):
-        settings = {
-            "loss_type": loss_type,
-            "importance_sampling_level": level,
-            "max_completion_length": 9,
-            "epsilon_high": 5.0,
-        }
-        assert_equal_to_trl(trl, logps, logps - far, advantages, mask, **settings)
-        assert np.isfinite(kit(logps, logps - far, advantages, mask, **settings)[1]).all()
+        settings = dict(loss_type=loss_type, importance_sampling_level=level, max_completion_length=9, epsilon_high=5.0)
+        assert np.isfinite(assert_equal_to_trl(trl, logps, logps - far, advantages, mask, **settings)).all()
 
 
 def test_vespos_bounds_equal_trl(trl):
@@ -133,9 +77,8 @@ def test_a_ratio_exactly_on_a_clip_edge_has_torchs_gradient(trl, edge, delta, le
     logps = np.array([[log_ratio_of(edge)]], np.float32)
     arrays = (logps, np.zeros_like(logps), np.array([advantage], np.float32), np.ones((1, 1), bool))
     settings = {"loss_type": "dapo", "delta": delta, "importance_sampling_level": level}
-    assert_equal_to_trl(trl, *arrays, **settings)
     expected = 0.0 if edge == 1.7 and advantage > 0 else -edge * advantage  # clipped at 1.2 already
-    assert kit(*arrays, **settings)[1].item() == pytest.approx(expected, rel=1e-6)
+    assert assert_equal_to_trl(trl, *arrays, **settings).item() == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("level", ["token", "sequence"])
@@ -144,8 +87,7 @@ def test_on_policy_with_epsilon_zero_keeps_its_gradient(trl, loss_type, level):
     """Every ratio is 1, and 1 is both clip edges."""
     logps, _, _, advantages, mask = random_batch(5, 0.0)
     settings = {"loss_type": loss_type, "epsilon": 0.0, "importance_sampling_level": level, "max_completion_length": 7}
-    assert_equal_to_trl(trl, logps, logps, advantages, mask, **settings)
-    assert np.abs(kit(logps, logps, advantages, mask, **settings)[1]).max() > 0.01
+    assert np.abs(assert_equal_to_trl(trl, logps, logps, advantages, mask, **settings)).max() > 0.01
 
 
 def test_fully_masked_rows_equal_trl(trl):

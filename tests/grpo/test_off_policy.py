@@ -5,11 +5,12 @@ import itertools
 import numpy as np
 import pytest
 
-from mlx_grpo_kit.grpo import LOSS_TYPES, GRPOConfig, GRPOLossConfig, compute_grpo_loss
+from mlx_grpo_kit.grpo import LOSS_TYPES, GRPOConfig, GRPOLossConfig
 from mlx_grpo_kit.grpo.off_policy import importance_weights, on_policy_enough
 from mlx_grpo_kit.grpo.settings import rules_of
 from mlx_grpo_kit.runtime import mx
-from tests.grpo.test_loss_trl import TRLS, random_batch
+from tests.grpo import losses
+from tests.grpo.losses import TRLS, random_batch
 
 CORRECTIONS = rules_of(GRPOLossConfig)["importance_sampling_correction"].choices
 
@@ -25,27 +26,10 @@ def sampled_otherwise(seed, off_policy=0.3, apart=0.4, batch=6, length=7):
     return logps, old_logps, sampling_logps, ref_logps, advantages, mask
 
 
-def kit(logps, old_logps, sampling_logps, advantages, mask, ref_logps=None, **settings):
-    """The kit's (loss, gradient with respect to logps) as NumPy."""
-    others = [None if x is None else mx.array(x) for x in (old_logps, advantages, mask)]
-    named = {"sampling_logps": sampling_logps, "ref_logps": ref_logps}
-    named = {name: mx.array(value) for name, value in named.items() if value is not None}
-    loss, gradient = mx.value_and_grad(lambda x: compute_grpo_loss(x, *others, **named, **settings))(mx.array(logps))
-    return loss.item(), np.array(gradient)
-
-
 def assert_equal_to_trl(trl, arrays, **settings):
     logps, old_logps, sampling_logps, ref_logps, advantages, mask = arrays
-    ref_logps = ref_logps if settings.get("beta") else None
-    loss, gradient = kit(logps, old_logps, sampling_logps, advantages, mask, ref_logps, **settings)
-    trl_loss, trl_gradient, _ = trl.loss(
-        logps, old_logps, advantages, mask, sampling_logps=sampling_logps, ref_logps=ref_logps, **settings
-    )
-    np.testing.assert_allclose(loss, trl_loss, rtol=2e-5, atol=2e-6 * max(1, abs(trl_loss)), err_msg=str(settings))
-    np.testing.assert_allclose(
-        gradient, trl_gradient, rtol=5e-5, atol=2e-6 * max(1e-2, np.abs(trl_gradient).max()), err_msg=str(settings)
-    )
-    return gradient
+    settings |= dict(sampling_logps=sampling_logps, ref_logps=ref_logps if settings.get("beta") else None)
+    losses.assert_equal_to_trl(trl, logps, old_logps, advantages, mask, **settings)
 
 
 @pytest.mark.parametrize("level", ["token", "sequence"])
@@ -77,14 +61,9 @@ def test_the_corrected_loss_equals_trls(trl, loss_type, mode):
             if not old_given:
                 arrays = arrays[0], None, *arrays[2:]
             settings = dict(loss_type=loss_type, epsilon_high=3.0, max_completion_length=9, beta=0.1 * (seed % 2))
-            assert_equal_to_trl(
-                trl,
-                arrays,
-                importance_sampling_correction=mode,
-                importance_sampling_clip_min=low,
-                importance_sampling_clip_max=high,
-                **settings,
-            )
+            settings |= {f"importance_sampling_{name}": value for name, value in
+                         (("correction", mode), ("clip_min", low), ("clip_max", high))}  # fmt: skip
+            assert_equal_to_trl(trl, arrays, **settings)
 
 
 @pytest.mark.parametrize("mode", CORRECTIONS)
@@ -131,10 +110,12 @@ def test_settings_that_do_not_fit(settings, message):
 def test_a_mask_without_bounds_changes_nothing():
     arrays = sampled_otherwise(3)
     logps, old_logps, sampling_logps, _, advantages, mask = arrays
-    plain = kit(logps, old_logps, None, advantages, mask)
     settings = dict(importance_sampling_correction="token_mask", importance_sampling_clip_max=None)
-    assert kit(logps, old_logps, old_logps, advantages, mask, **settings)[0] == plain[0]
-    assert kit(logps, old_logps, sampling_logps, advantages, mask, **settings)[0] != plain[0]
+    plain, same, other = (
+        losses.kit(logps, old_logps, advantages, mask, **given)[0]
+        for given in ({}, settings | {"sampling_logps": old_logps}, settings | {"sampling_logps": sampling_logps})
+    )
+    assert same == plain != other
 
 
 @pytest.mark.parametrize("backend", ["mlx", "torch", "jax"])

@@ -7,42 +7,18 @@ import numpy as np
 import pytest
 import torch
 
-from mlx_grpo_kit.grpo import (
-    LOSS_TYPES,
-    GRPOLossConfig,
-    compute_advantages,
-    compute_grpo_loss,
-    grpo_loss_and_metrics,
-)
+from mlx_grpo_kit.grpo import GRPOLossConfig, compute_advantages, compute_grpo_loss
 from mlx_grpo_kit.grpo.advantages import soft_overlong_punishment
 from mlx_grpo_kit.grpo.loss import high_entropy_mask
 from mlx_grpo_kit.runtime import mx
-
-TRLS = [loss_type for loss_type in LOSS_TYPES if loss_type not in ("reinforce", "rloo")]
-
-
-def random_batch(seed, off_policy=0.3, batch=5, length=7):
-    """(logps, old_logps, entropies, advantages, mask), some of the entropies equal."""
-    rng = np.random.default_rng(seed)
-    logps = -rng.exponential(2.0, (batch, length))
-    old_logps = logps + rng.normal(size=logps.shape) * off_policy
-    entropies = rng.exponential(size=logps.shape).round(1)
-    mask = np.arange(length) < rng.integers(1, length + 1, (batch, 1))
-    return *(x.astype(np.float32) for x in (logps, old_logps, entropies, rng.normal(size=batch))), mask
+from tests.grpo.losses import TRLS, assert_equal_to_trl, kit, random_batch
 
 
-def kit(logps, old_logps, entropies, advantages, mask, **settings):
-    """(loss, gradients with respect to logps and entropies, {metric: float})."""
-    config = GRPOLossConfig(**settings)
-    old_logps = None if old_logps is None else mx.array(old_logps)
-
-    def loss_and_metrics(logps, entropies):
-        return grpo_loss_and_metrics(
-            config, logps, old_logps, mx.array(advantages), mx.array(mask), entropies=entropies
-        )
-
-    (loss, metrics), grads = mx.value_and_grad(loss_and_metrics, (0, 1))(mx.array(logps), mx.array(entropies))
-    return loss.item(), [np.array(grad) for grad in grads], {name: value.item() for name, value in metrics.items()}
+def with_entropies(seed, off_policy=0.3, batch=5):
+    """(logps, old_logps, advantages, mask), and entropies of which some are equal."""
+    logps, old_logps, _, advantages, mask = random_batch(seed, off_policy, batch)
+    entropies = np.random.default_rng(seed + 100).exponential(size=logps.shape).round(1).astype(np.float32)
+    return (logps, old_logps, advantages, mask), entropies
 
 
 @pytest.mark.parametrize("unscored", [0.0, 0.3])
@@ -92,33 +68,24 @@ def test_gdpo_lets_no_reward_drown_another_and_leaves_tied_groups_at_zero():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("rewards", "settings", "message"),
     [
-        (([[1, 2], [3, 4]], 2), r"With reward_weights or multi_objective_aggregation"),
-        (([1, 2], 2, "group"), "times n / \\(n - 1\\)"),
+        ([[1, 2], [3, 4]], {}, "With reward_weights or multi_objective_aggregation"),
+        ([1, 2], {"advantage_estimator": "rloo"}, r"times n / \(n - 1\)"),
+        (np.ones((4, 2)), {"reward_weights": [1, 2, 3]}, "3 reward_weights for 2 reward functions"),
     ],
 )
-def test_what_does_not_fit(arguments, message):
-    estimator = "rloo" if len(arguments) == 3 else "grpo"
+def test_what_does_not_fit(rewards, settings, message):
     with pytest.raises(ValueError, match=message):
-        compute_advantages(*arguments, advantage_estimator=estimator)
-
-
-def test_as_many_weights_as_functions():
-    with pytest.raises(ValueError, match="3 reward_weights for 2 reward functions"):
-        compute_advantages(np.ones((4, 2)), 2, reward_weights=[1, 2, 3])
+        compute_advantages(rewards, 2, **settings)
 
 
 @pytest.mark.parametrize("epsilon_high", [None, 0.5])
 def test_rloos_loss_equals_trls(trl, epsilon_high):
     for seed, off_policy in enumerate((0.0, 0.05, 0.5)):
-        logps, old_logps, entropies, advantages, mask = random_batch(seed, off_policy)
-        loss, (gradient, _), metrics = kit(
-            logps, old_logps, entropies, advantages, mask, loss_type="rloo", epsilon_high=epsilon_high
-        )
-        expected_loss, expected, expected_metrics = trl.rloo_loss(
-            logps, old_logps, advantages, mask, epsilon_high=epsilon_high
-        )
+        batch, _ = with_entropies(seed, off_policy)
+        loss, gradient, metrics = kit(*batch, loss_type="rloo", epsilon_high=epsilon_high)
+        expected_loss, expected, expected_metrics = trl.rloo_loss(*batch, epsilon_high=epsilon_high)
         assert loss == pytest.approx(expected_loss, rel=2e-5, abs=1e-6)
         np.testing.assert_allclose(gradient, expected, rtol=5e-5, atol=1e-6)
         for name, value in metrics.items():
@@ -126,8 +93,8 @@ def test_rloos_loss_equals_trls(trl, epsilon_high):
 
 
 def test_reinforce_is_minus_a_logp_whatever_sampled(trl):
-    logps, old_logps, entropies, advantages, mask = random_batch(1, off_policy=1.0)
-    loss, (gradient, _), metrics = kit(logps, old_logps, entropies, advantages, mask, loss_type="reinforce")
+    (logps, old_logps, advantages, mask), _ = with_entropies(1, off_policy=1.0)
+    loss, gradient, metrics = kit(logps, old_logps, advantages, mask, loss_type="reinforce")
     leaf = torch.tensor(logps, requires_grad=True)
     expected = -(torch.tensor(advantages)[:, None] * leaf * torch.tensor(mask)).sum() / mask.sum()
     expected.backward()
@@ -143,20 +110,11 @@ def test_reinforce_is_minus_a_logp_whatever_sampled(trl):
 def test_entropy_bonus_and_top_entropy_equal_trl(trl, loss_type, level):
     grid = itertools.product((0.0, 0.3), (1.0, 0.5, 0.2, 0.0), (1, 3))
     for seed, (entropy_coef, quantile, steps) in enumerate(grid):
-        batch = random_batch(seed)
-        settings = dict(
-            loss_type=loss_type,
-            importance_sampling_level=level,
-            max_completion_length=9,
-            epsilon_high=2.0,
-            entropy_coef=entropy_coef,
-            top_entropy_quantile=quantile,
-        )
-        logps, old_logps, entropies, advantages, mask = batch
-        loss, gradients, metrics = kit(*batch, **settings)
-        expected_loss, expected, theirs = trl.loss(
-            logps, old_logps, advantages, mask, entropies=entropies, accumulation_steps=steps, **settings
-        )
+        batch, entropies = with_entropies(seed)
+        settings = dict(loss_type=loss_type, importance_sampling_level=level, max_completion_length=9, epsilon_high=2.0)
+        settings |= dict(entropy_coef=entropy_coef, top_entropy_quantile=quantile)
+        loss, gradients, metrics = kit(*batch, entropies=entropies, **settings)
+        expected_loss, expected, theirs = trl.loss(*batch, entropies=entropies, accumulation_steps=steps, **settings)
         # TRL has a third of its losses that are means, and of the bonus; not of those divided by all tokens.
         adds_up = GRPOLossConfig(**settings).micro_batches_add_up
         share = 1 / steps
@@ -173,23 +131,10 @@ def test_entropy_bonus_and_top_entropy_equal_trl(trl, loss_type, level):
 
 
 def test_the_kl_penalty_acts_on_all_tokens(trl):
-    logps, old_logps, entropies, advantages, mask = random_batch(4)
-    settings = dict(beta=0.5, top_entropy_quantile=0.3, entropy_coef=0.1)
-    config = GRPOLossConfig(**settings)
-
-    def loss_fn(logps):
-        arrays = map(mx.array, (old_logps, advantages, mask))
-        ref, of_tokens = mx.array(logps_ref), mx.array(entropies)
-        return grpo_loss_and_metrics(config, logps, *arrays, ref_logps=ref, entropies=of_tokens)[0]
-
-    logps_ref = logps - 0.3
-    loss, gradient = mx.value_and_grad(loss_fn)(mx.array(logps))
-    expected_loss, (expected, _), _ = trl.loss(
-        logps, old_logps, advantages, mask, entropies=entropies, ref_logps=logps_ref, **settings
-    )
-    assert loss.item() == pytest.approx(expected_loss, rel=2e-5)
-    np.testing.assert_allclose(np.array(gradient), expected, rtol=5e-5, atol=1e-7)
-    assert (np.abs(np.array(gradient))[mask] > 1e-4).all()
+    (logps, *others), entropies = with_entropies(4)
+    settings = dict(beta=0.5, top_entropy_quantile=0.3, entropy_coef=0.1, ref_logps=logps - 0.3)
+    gradient, _ = assert_equal_to_trl(trl, logps, *others, entropies=entropies, **settings)
+    assert (np.abs(gradient)[others[-1]] > 1e-4).all()
 
 
 @pytest.mark.parametrize("quantile", [0.0, 0.1, 0.25, 0.5, 0.77, 1.0])
@@ -198,7 +143,7 @@ def test_the_mask_of_high_entropies_equals_trls(trl, quantile):
     trainer.accelerator = torch.nn.Module()
     trainer.accelerator.pad_across_processes, trainer.accelerator.gather = lambda x, **_: x, lambda x: x
     for seed in range(6):
-        *_, entropies, _, mask = random_batch(seed, batch=1 + seed % 3)
+        (*_, mask), entropies = with_entropies(seed, batch=1 + seed % 3)
         expected = trainer.get_high_entropy_mask(torch.tensor(entropies), torch.tensor(mask).long(), 1 - quantile)
         garbage = mx.array(np.where(mask, entropies, np.nan))
         assert np.array_equal(np.array(high_entropy_mask(garbage, mx.array(mask), quantile)), expected.numpy())
@@ -207,12 +152,11 @@ def test_the_mask_of_high_entropies_equals_trls(trl, quantile):
 
 
 def test_entropies_that_are_missing_or_of_another_shape():
+    arrays = mx.zeros((2, 3)), None, mx.ones(2), mx.ones((2, 3))
     with pytest.raises(ValueError, match=r"entropy_coef is 0.1 .* so entropies are required"):
-        compute_grpo_loss(mx.zeros((2, 3)), None, mx.ones(2), mx.ones((2, 3)), entropy_coef=0.1)
+        compute_grpo_loss(*arrays, entropy_coef=0.1)
     with pytest.raises(ValueError, match=r"entropies has shape \(2, 4\); expected \(2, 3\)"):
-        compute_grpo_loss(
-            mx.zeros((2, 3)), None, mx.ones(2), mx.ones((2, 3)), entropy_coef=0.1, entropies=mx.zeros((2, 4))
-        )
+        compute_grpo_loss(*arrays, entropy_coef=0.1, entropies=mx.zeros((2, 4)))
 
 
 @pytest.mark.parametrize(("longest", "cache"), [(10, 4), (10, 10), (8, 1), (5, 0)])
