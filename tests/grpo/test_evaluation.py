@@ -90,7 +90,8 @@ def test_greedy_completions_do_not_depend_on_the_seed_and_colder_ones_are_surer(
     ("numbers", "words"),
     [
         ({"num_samples": 0}, "num_samples is 0; expected"), ({"num_samples": 1.5}, "num_samples is 1.5"),
-        ({"num_problems": 0}, "num_problems is 0"), ({"num_samples": 10**8}, "400,000,000 completions; expected"),
+        *(({"num_problems": number}, "num_problems is .*; expected a whole number of") for number in (0, -1, 2.0, "8")),
+        ({"num_samples": 10**8}, "400,000,000 completions; expected"),
         ({"temperature": -1}, "temperature"),
         ({"temperature": math.nan}, "temperature"),
         ({"temperature": 0, "num_samples": 2}, "only one completion per problem"),

@@ -8,7 +8,6 @@ import torch
 
 from mlx_grpo_kit.generation import SamplingConfig, generate
 from mlx_grpo_kit.grpo import GRPOLossConfig, compute_loss_and_gradients
-from mlx_grpo_kit.grpo.gradients import pad_logprobs
 from mlx_grpo_kit.qwen3.config import FAMILIES
 from mlx_grpo_kit.qwen3.weight_files import hugging_face_name
 from mlx_grpo_kit.runtime import mx
@@ -22,13 +21,7 @@ REWARDS = [0.0, 1.0, 0.5, 1.0, 0.0, 0.0, 0.0, 1.0, 0.3, 0.2, 0.1, 0.9]
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def both(request, make_qwen3):
-    return make_qwen3(
-        0.1,
-        request.param,
-        vocab_size=V,
-        **TWO_LAYERS,
-        tie_word_embeddings=False,
-    )
+    return make_qwen3(0.1, request.param, vocab_size=V, **TWO_LAYERS, tie_word_embeddings=False)
 
 
 @pytest.fixture(scope="module")
@@ -115,15 +108,6 @@ def test_on_policy_loss_is_zero_with_a_gradient_that_is_not(reference, model, tr
     assert_equal_gradients(grads, their_grads)
 
 
-def test_the_default_loss_is_trls(reference, model, trl, rollout, off_policy):
-    theirs, their_grads = torch_gradients(reference, trl, rollout, off_policy[0], None, {})
-    loss, grads = compute_loss_and_gradients(
-        *model, PROMPTS, rollout.completions, off_policy[0], REWARDS, GROUP, temperature=TEMPERATURE
-    )
-    assert loss == pytest.approx(theirs, rel=1e-4)
-    assert_equal_gradients(grads, their_grads)
-
-
 def test_the_temperature_of_sampling_belongs_in_the_loss(model, rollout):
     """Without it the on-policy ratios are not 1, and the loss is not 0."""
     loss, _ = compute_loss_and_gradients(
@@ -181,11 +165,6 @@ def test_a_completion_that_no_reward_applies_to_is_left_out(reference, model, tr
     assert_equal_gradients(grads, their_grads)
 
 
-def test_log_probabilities_become_one_padded_array():
-    padded = pad_logprobs("old_logprobs", [[-1.0], [-2.0, -3.0]], [[5], [6, 7]])
-    assert (padded.tolist(), padded.dtype) == ([[-1.0, 0.0], [-2.0, -3.0]], mx.float32)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -204,6 +183,8 @@ def test_log_probabilities_become_one_padded_array():
         (dict(temperature=math.nan), "temperature is nan; expected a number above 0"),
         (dict(old=lambda rows: [[0.5] * len(row) for row in rows]), r"old_logprobs\[0\]\[0\] is 0.5; expected a log-"),
         (dict(old=lambda rows: [[-math.inf] * len(row) for row in rows]), r"old_logprobs\[0\]\[0\] is -inf; expected"),
+        (dict(old=lambda rows: [[math.nan] * len(row) for row in rows]), r"old_logprobs\[0\]\[0\] is nan; expected a"),
+        (dict(completions=lambda rows: [[], *rows[1:]]), r"completions\[0\] is empty"),
         (dict(ref=lambda rows: [[3.0] * len(row) for row in rows]), r"ref_logprobs\[0\]\[0\] is 3.0; expected a log-p"),
         (dict(prompts=PROMPTS[:2]), "There are 2 prompts and 12 completions; expected a prompt for each"),
         (dict(prompts=[*PROMPTS[:2], []]), r"prompts\[8\] is empty"),
@@ -218,21 +199,11 @@ def test_wrong_numbers(model, rollout, change, message):
     arguments = dict(prompts=PROMPTS, rewards=REWARDS, group_size=GROUP, loss_config=GRPOLossConfig()) | change
     old = arguments.pop("old", lambda rows: rows)(rollout.logps)
     ref = arguments.pop("ref", lambda rows: None)(rollout.logps)
+    completions = arguments.pop("completions", lambda rows: rows)(rollout.completions)
     with pytest.raises(ValueError, match=message):
         compute_loss_and_gradients(
-            *model, arguments.pop("prompts"), rollout.completions, old, arguments.pop("rewards"),
+            *model, arguments.pop("prompts"), completions, old, arguments.pop("rewards"),
             arguments.pop("group_size"), arguments.pop("loss_config"), ref_logprobs=ref, **arguments)  # fmt: skip
-
-
-def test_an_empty_completion(model, rollout):
-    with pytest.raises(ValueError, match=r"completions\[0\] is empty"):
-        compute_loss_and_gradients(*model, PROMPTS, [[], *rollout.completions[1:]], None, REWARDS, GROUP)
-
-
-def test_nan_among_the_old_log_probabilities(model, rollout):
-    old = [[math.nan] * len(row) for row in rollout.logps]
-    with pytest.raises(ValueError, match=r"old_logprobs\[0\]\[0\] is nan; expected a log-probability: finite"):
-        compute_loss_and_gradients(*model, PROMPTS, rollout.completions, old, REWARDS, GROUP)
 
 
 def test_old_log_probabilities_that_are_far_off(model):
@@ -248,11 +219,11 @@ def test_completions_of_different_prompts_are_no_group(model):
     """Interleaved, the rewards of one problem would be compared with those of another."""
     completions, rewards = [[7], [8], [9], [10]], [1.0, 0.0, 0.0, 1.0]
     with pytest.raises(
-        ValueError, match=r"prompts\[1\] is not prompts\[0\], but both are in group 0, of completions 0 to 1"
+        ValueError, match=r"prompts\[1\] is not prompts\[0\], but both .* group 0, of completions 0 to 1"
     ):
         compute_loss_and_gradients(*model, [[5], [6], [5], [6]], completions, None, rewards, 2)
     with pytest.raises(
-        ValueError, match=r"prompts\[3\] is not prompts\[2\], but both are in group 1, of completions 2 to 3"
+        ValueError, match=r"prompts\[3\] is not prompts\[2\], but both .* group 1, of completions 2 to 3"
     ):
         compute_loss_and_gradients(*model, [[5], [5], [6], [6, 6]], completions, None, rewards, 2)
     same = [(5,), np.array([5]), [6], [6]]  # the same tokens, whatever holds them

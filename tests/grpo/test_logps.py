@@ -22,14 +22,8 @@ GROUPED_COMPLETIONS = [*COMPLETIONS, [7, 7, 7], [0, 1], [35, 36, 35], [11]]
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def both(request, make_qwen3):
-    return make_qwen3(
-        0.1,
-        request.param,
-        vocab_size=V,
-        **TWO_LAYERS,
-        max_position_embeddings=64,
-        tie_word_embeddings=True,
-    )
+    sizes = dict(vocab_size=V, **TWO_LAYERS, max_position_embeddings=64, tie_word_embeddings=True)
+    return make_qwen3(0.1, request.param, **sizes)
 
 
 def transformers_logps(reference, prompt, completion, temperature=1.0) -> torch.Tensor:

@@ -110,10 +110,7 @@ def failing_generator():
         ([1.0, 2.0], "'f' returned 2 rewards for 3 completions; expected one for each"),
         ([1.0] * 4, "'f' returned 4 rewards for 3 completions"),
         ([], "'f' returned 0 rewards for 3 completions"),
-        (
-            [1.0, math.nan, 1.0],
-            "'f' returned nan for completion 1, 'seven' of prompt 'p1'; expected a finite number, or None",
-        ),
+        ([1.0, math.nan, 1.0], "'f' returned nan for completion 1, 'seven' of prompt 'p1'; expected a finite number"),
         ([1.0, 1.0, math.inf], "'f' returned inf for completion 2, ''"),
         ([-math.inf, 1.0, 1.0], "'f' returned -inf for completion 0, '46'"),
         ([1.0, "0.5", 1.0], "'f' returned '0.5' for completion 1"),
@@ -122,10 +119,7 @@ def failing_generator():
         ({"46": 1.0, "seven": 0.0, "": 0.0}, "'f' returned {'46': 1.0, .*}; expected a list of numbers"),
         ({0: 1.0, 1: 0.0, 2: 0.0}, "'f' returned {0: 1.0, .*}; expected a list of numbers"),
         pytest.param({1.0, 0.5, 0.0}, "'f' returned {.*}; expected a list of numbers", id="a set has no fixed order"),
-        (
-            [1.0, 1e39, 1.0],
-            r"'f' returned 1e\+39 for completion 1, 'seven' of prompt 'p1'.*The largest allowed number is 3.4e\+38",
-        ),
+        ([1.0, 1e39, 1.0], r"'f' returned 1e\+39 for completion 1.*The largest allowed number is 3.4e\+38"),
         ([-1e39, 1.0, 1.0], r"'f' returned -1e\+39 for completion 0"),
         ([1.0, 10**400, 1.0], r"'f' returned 1000+\.\.\. for completion 1"),
         (lambda: [1.0, 10**5000, 1.0], "'f' returned a int for completion 1"),
@@ -284,11 +278,10 @@ def test_an_error_that_cannot_be_printed():
 
 def test_trls_form_is_called_by_names():
     def trls(prompts, completions, answer, row, completion_ids, **kwargs):
+        columns = zip(prompts, completions, answer, row, completion_ids, strict=True)
         return [
             len(prompt) + (completion == right) + 10 * number + 100 * sum(ids)
-            for prompt, completion, right, number, ids in zip(
-                prompts, completions, answer, row, completion_ids, strict=True
-            )
+            for prompt, completion, right, number, ids in columns
         ]
 
     total, _ = compute_rewards([trls], ASKED[:2], ["0", "5"], completion_ids=[[1], [2, 3]])
@@ -296,9 +289,7 @@ def test_trls_form_is_called_by_names():
 
     def judge(completions, truth): ...
 
-    with pytest.raises(
-        TaskError, match=r"'judge' has a parameter 'truth', but no problem has it\. All .* have answer, row"
-    ):
+    with pytest.raises(TaskError, match=r"'judge' has a parameter 'truth', but no .* has it\. All .* have answer, row"):
         compute_rewards([judge], ASKED, NUMBERS)
 
 
@@ -427,9 +418,8 @@ class TestInTheTrainer:
 
         task = make_trainer.task([*make_trainer.task().reward_funcs, sometimes])
         trainer = make_trainer(task, on_reward_error="skip")
-        with pytest.warns(
-            RuntimeWarning, match=r"'sometimes' raised ZeroDivisionError.*rewards/sometimes/failed"
-        ) as told:
+        words = r"'sometimes' raised ZeroDivisionError.*rewards/sometimes/failed"
+        with pytest.warns(RuntimeWarning, match=words) as told:
             steps = list(trainer.train(max_steps=2))
         assert len(told) == 1
         for step in steps:
@@ -438,14 +428,6 @@ class TestInTheTrainer:
             assert step.metrics["rewards/sometimes/failed"] == np.mean(empty)
             assert step.metrics["rewards/sevens/failed"] == 0
         assert "eval/accuracy" in trainer.evaluate(4)
-
-    def test_the_default_stops_and_changes_nothing(self, make_trainer):
-        trainer = make_trainer(make_trainer.task([failing_on(3)]))
-        before = trainer.params
-        with pytest.raises(RewardError, match=r"'picky' raised ValueError: .* for completion 0, "):
-            next(trainer.train(max_steps=1))
-        assert trainer.step == 0
-        assert all((trainer.params[name] == before[name]).all() for name in before)
 
     def test_trls_form_learns_the_same_run(self, make_trainer):
         def sevens(prompts, completions, completion_ids, answer, **kwargs):

@@ -321,16 +321,20 @@ def test_the_record_of_a_run_that_was_changed_and_rewound(make_trainer, tmp_path
 
 
 def test_memory_and_threads_of_a_long_run(make_trainer):
-    """With all that a dashboard has: a record, and snapshots now and then of which the newest two are kept."""
-    trainer, record, kept, memory = make_trainer(), RunRecord(), [], {}
+    """With all that a dashboard has: a record, and snapshots now and then of which the newest two are kept.
+
+    Metrics that were lazy arrays would each hold on to the graph, and so the activations, of their step.
+    """
+    trainer, record, history, kept, memory = make_trainer(beta=0.1), RunRecord(), [], [], {}
     threads = threading.active_count()
     for step in trainer.train(30):
         record.add(step)
+        history.append(step)
         if step.step % 3 == 0:
             kept = [*kept[-1:], trainer.snapshot()]
         if step.step in (12, 30):
             gc.collect()
             memory[step.step] = mx.get_active_memory()
     assert memory[30] <= memory[12] + 20_000
-    assert threading.active_count() == threads
+    assert (len(history), threading.active_count()) == (30, threads)
     assert sum(len(step.line) for step in record.steps) / 30 < 4096

@@ -1,6 +1,5 @@
 """The training loop: the same updates as TRL's loss with torch's AdamW, and a trainer that survives what goes wrong."""
 
-import gc
 import inspect
 import math
 import multiprocessing
@@ -138,12 +137,7 @@ RUNS = {
 
 @pytest.mark.parametrize(
     ("name", "backend"),
-    [
-        (name, backend)
-        for name in RUNS
-        for backend in ("mlx", "torch")
-        if backend == "mlx" or "lora_r" not in RUNS[name]
-    ],
+    [*((name, "mlx") for name in RUNS), *((name, "torch") for name in RUNS if "lora_r" not in RUNS[name])],
 )
 def test_parameters_follow_torch_and_trl(make_trainer, trl, decay_groups, tmp_path, name, backend):
     trainer = make_trainer(warmup_steps=1, backend=backend, **RUNS[name])
@@ -201,9 +195,7 @@ def test_metrics_are_floats_under_trls_names(make_trainer):
     task = make_trainer.task()
     (step,) = steps_of(make_trainer(task, beta=0.1), 1)
     assert all(type(value) is float for value in step.metrics.values())
-    source = (
-        inspect.getsource(trl.GRPOTrainer) + inspect.getsource(trl.trainer.base_trainer) + inspect.getsource(Trainer)
-    )
+    source = "".join(map(inspect.getsource, (trl.GRPOTrainer, trl.trainer.base_trainer, Trainer)))
     for name in set(step.metrics) - {"step_time"}:
         assert f'"{name.replace("sevens", "{reward_func_name}")}"' in source, name
     assert set(step.metrics) >= {
@@ -489,9 +481,7 @@ def test_divergence_is_explained(make_trainer, monkeypatch):
         return loss + mx.log(loss * 0 - 1), metrics
 
     monkeypatch.setattr(module, "grpo_loss_and_metrics", diverging)
-    with pytest.raises(
-        TrainingDivergedError, match=r"Step 1 has loss nan.*parameters are those of step 0. Lower learning_rate"
-    ):
+    with pytest.raises(TrainingDivergedError, match=r"Step 1 has loss nan.*are those of step 0. Lower learning_rate"):
         steps_of(make_trainer(), 1)
 
 
@@ -600,9 +590,7 @@ def test_a_model_and_a_tokenizer_that_do_not_fit(make_trainer):
         make_trainer(params={name: value for name, value in params.items() if name != "final_norm.weight"})
     trainer = make_trainer()
     small = replace(trainer.config, vocab_size=32)
-    with pytest.raises(
-        ValueError, match=r"The tokenizer has 64 tokens and the model has 32 \(vocab_size\).*same folder"
-    ):
+    with pytest.raises(ValueError, match=r"tokenizer has 64 tokens and the model has 32 \(vocab_size\).*same folder"):
         type(trainer)(small, init_params(small), trainer.tokenizer, trainer.task)
 
 
@@ -668,12 +656,6 @@ def test_two_threads_in_one_trainer_are_refused(make_trainer):
     assert [step.step for step in trainer.train(5)] == [5]
 
 
-@pytest.mark.parametrize("num_problems", [0, -1, 2.0, "8"])
-def test_no_problems_to_evaluate(make_trainer, num_problems):
-    with pytest.raises(ValueError, match=r"num_problems is .*; expected a whole number of at least 1"):
-        make_trainer().evaluate(num_problems)
-
-
 def test_a_reward_may_evaluate(make_trainer):
     def curious(problems, completions):
         if len(problems) == 8:
@@ -733,12 +715,8 @@ print(plot.status.split(" · ")[0])
 
 
 def test_a_script_evaluates_and_saves_beside_a_background_run_and_ends_in_good_order(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, tmp_path / "policy", tmp_path / "checkpoint"],
-        capture_output=True,
-        text=True,
-        timeout=50,
-    )
+    command = [sys.executable, "-c", SCRIPT, tmp_path / "policy", tmp_path / "checkpoint"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50)
     assert (done.returncode, done.stdout, done.stderr) == (0, "beside the run\nfinished: step 12 of 12\n", "")
 
 
@@ -771,23 +749,10 @@ def test_sampling_in_pieces_draws_the_same(make_trainer, monkeypatch, settings):
     monkeypatch.setattr(sampler, "generate", spied)
     monkeypatch.setattr(memory, "CACHE_BYTES", 2**40 if settings else 3000)
     (step_in_pieces,) = steps_of(pieces, 1)
-    assert [row.completion_ids for row in step_in_pieces.completions] == [
-        row.completion_ids for row in step.completions
-    ]
+    ids, in_pieces = ([row.completion_ids for row in each.completions] for each in (step, step_in_pieces))
+    assert in_pieces == ids
     assert pieces.evaluate(10) == measured
     assert sizes == [4, 4], "in training and in evaluation"
-
-
-def test_memory_does_not_grow(make_trainer):
-    """Metrics that were lazy arrays would each hold on to the graph, and so the activations, of their step."""
-    trainer, history, memory = make_trainer(beta=0.1), [], []
-    for step in trainer.train(max_steps=25):
-        history.append(step)
-        if step.step in (10, 25):
-            gc.collect()
-            memory.append(mx.get_active_memory())
-    assert len(history) == 25
-    assert memory[1] <= memory[0] + 20_000
 
 
 # In bfloat16.
@@ -889,11 +854,8 @@ def test_groups_without_spread_are_drawn_again(make_trainer):
     assert [each.group for each in step.completions] == [place for place in range(4) for _ in range(4)]
     assert step.metrics["dynamic_sampling/groups_drawn"] > 4
     assert step.metrics["dynamic_sampling/reward"] < step.metrics["reward"]
-    kept = [
-        each
-        for each in plain.completions
-        if any(other.advantage for other in plain.completions if other.group == each.group)
-    ]
+    spread = {each.group for each in plain.completions if each.advantage}
+    kept = [each for each in plain.completions if each.group in spread]
     again = {each.group: each for each in step.completions}
     assert all(again[each.group].prompt == each.prompt for each in kept)  # what had spread stays in its place
 
