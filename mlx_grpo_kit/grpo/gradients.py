@@ -12,7 +12,7 @@ from mlx_grpo_kit.generation.padding import TokenIds, pad
 from mlx_grpo_kit.grpo.advantages import compute_advantages
 from mlx_grpo_kit.grpo.checks import LARGEST_LOGP, check_group_size, check_rewards, prompt_of_each
 from mlx_grpo_kit.grpo.logps import PaddedBatch, batch_logps, pad_batch
-from mlx_grpo_kit.grpo.loss import BatchWeights, grpo_loss_and_metrics, token_mean
+from mlx_grpo_kit.grpo.loss import grpo_loss_and_metrics
 from mlx_grpo_kit.grpo.loss_config import GRPOLossConfig
 from mlx_grpo_kit.qwen3.config import Qwen3Config
 from mlx_grpo_kit.runtime import mx
@@ -68,7 +68,7 @@ def compute_loss_and_gradients(
             old_logps=old_logps,
             ref_logps=ref_logps,
             temperature=temperature,
-        )[0]
+        )
 
     loss, grads = value_and_grad(loss_fn, params)
     return loss.item(), grads
@@ -83,43 +83,18 @@ def batch_loss(
     *,
     old_logps: mx.array | None = None,
     ref_logps: mx.array | None = None,
-    sampling_logps: mx.array | None = None,
     temperature: float = 1.0,
-    weights: BatchWeights | None = None,
-    gradient_checkpointing: bool = False,
-    output_gradient: bool = True,
-) -> tuple[mx.array, mx.array, dict[str, mx.array]]:
-    """params -> logits -> log-probs -> loss, the one path that GRPO differentiates: (loss, logps [B, T], metrics).
+) -> mx.array:
+    """params -> logits -> log-probs -> loss, the one path that GRPO differentiates: a scalar.
 
-    Args:
-        advantages: [B].
-        old_logps: [B, T], or None to use the log-probabilities that are computed here; then every ratio is exactly 1.
-        ref_logps: [B, T], those of the reference policy; required if beta > 0.
-        sampling_logps: [B, T], as in `grpo_loss_and_metrics`.
-        weights: those of these completions when they form a micro-batch of a larger batch.
-        gradient_checkpointing: keep only each transformer block's input for the backward pass.
-        output_gradient: compute the gradient of the output layer's weight too, which takes time.
-
-    The metrics are those of `grpo_loss_and_metrics`, and "entropy", the mean over completion tokens.
+    Advantages are [B]; the other arrays are [B, T], as in `grpo_loss_and_metrics`.
     """
-    mask = batch.completion_mask
-    entropy_gradient = loss_config.entropy_coef != 0
-    logps, entropy = batch_logps(
-        config, params, batch, temperature, gradient_checkpointing, entropy_gradient, output_gradient
+    with_entropy = loss_config.entropy_coef != 0
+    logps, entropies = batch_logps(config, params, batch, temperature, entropy_gradient=with_entropy)
+    loss, _ = grpo_loss_and_metrics(
+        loss_config, logps, old_logps, advantages, batch.completion_mask, ref_logps=ref_logps, entropies=entropies
     )
-    loss, metrics = grpo_loss_and_metrics(
-        loss_config,
-        logps,
-        old_logps,
-        advantages,
-        mask,
-        ref_logps=ref_logps,
-        entropies=entropy,
-        sampling_logps=sampling_logps,
-        weights=weights,
-    )
-    metrics["entropy"] = token_mean(mx.stop_gradient(entropy), mask, weights)
-    return loss, logps, metrics
+    return loss
 
 
 def pad_logprobs(name: str, logprobs: Sequence[Sequence[float]], completions: Sequence[TokenIds]) -> mx.array:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from mlx_grpo_kit.generation.output_logps import token_logps_and_entropy
 from mlx_grpo_kit.generation.padding import TokenIds, check_completions, check_prompts, fold_groups, left_padded, pad
@@ -53,7 +52,6 @@ def batch_logps(
     params: Mapping[str, mx.array],
     batch: PaddedBatch,
     temperature: float = 1.0,
-    gradient_checkpointing: bool = False,
     entropy_gradient: bool = False,
     output_gradient: bool = True,
 ) -> tuple[mx.array, mx.array]:
@@ -63,8 +61,7 @@ def batch_logps(
     it; scoring token t with the logits of position t is the classic mistake. A prompt is computed once for its whole
     group, and logits only for the positions that predict a completion token. Padded positions hold arbitrary values.
     The entropy has a gradient only with `entropy_gradient`. Without `output_gradient` the output layer's weight may get
-    no gradient, which saves time when only adapters are trained. `gradient_checkpointing` is passed to
-    `qwen3_hidden_states`.
+    no gradient, which saves time when only adapters are trained.
 
     Raises ValueError for a temperature that is not a finite number above 0.
     """
@@ -75,14 +72,14 @@ def batch_logps(
         )
     cache = KVCache(config.num_hidden_layers)
     prompt_mask = batch.prompt_mask
-    hidden_states = partial(qwen3_hidden_states, config, params, gradient_checkpointing=gradient_checkpointing)
-    prompt_hidden = hidden_states(batch.prompt_ids, cache=cache, attention_mask=prompt_mask)
+    prompt_hidden = qwen3_hidden_states(config, params, batch.prompt_ids, cache=cache, attention_mask=prompt_mask)
     hidden = mx.repeat(prompt_hidden[:, -1:], batch.group_size, axis=0)
     if batch.completion_ids.shape[1] > 1:
         if prompt_mask is not None:
             prompt_mask = mx.repeat(prompt_mask, batch.group_size, axis=0)
         cache = cache.repeat(batch.group_size)
-        completion_hidden = hidden_states(batch.completion_ids[:, :-1], cache=cache, attention_mask=prompt_mask)
+        ids = batch.completion_ids[:, :-1]
+        completion_hidden = qwen3_hidden_states(config, params, ids, cache=cache, attention_mask=prompt_mask)
         hidden = mx.concatenate([hidden, completion_hidden], axis=1)
     weight = output_weight(config, params)
     return token_logps_and_entropy(hidden, weight, batch.completion_ids, temperature, entropy_gradient, output_gradient)

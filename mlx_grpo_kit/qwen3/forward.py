@@ -31,7 +31,6 @@ To look inside, pass a `watch`: it is called with every inner value and its name
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 
 from mlx_grpo_kit.qwen3.cache import KVCache
 from mlx_grpo_kit.qwen3.config import Qwen3Config, RopeScaling
@@ -187,38 +186,6 @@ def transformer_block(
     return watch(f"layers.{layer}", x + mlp(normed, gate, up, down, _below(inside, "mlp.")))
 
 
-def checkpointed_block(
-    config: Qwen3Config,
-    params: dict[str, mx.array],
-    layer: int,
-    x: mx.array,
-    mask: mx.array,
-    cache: KVCache | None = None,
-) -> mx.array:
-    """`transformer_block`, of which only the input is kept; the backward pass recomputes the rest.
-
-    (Chen et al. 2016, https://arxiv.org/abs/1604.06174.) MLX silently computes gradients only for arguments, so
-    weights, keys and values are arguments. When the block runs again the cache has advanced, so the block gets its own
-    cache in the present state.
-    """
-    prefix = f"layers.{layer}."
-    weights = {name: value for name, value in params.items() if name.startswith(prefix)}
-    length, past = 0, []
-    if cache is not None and cache.keys[layer] is not None:
-        length, past = cache.length, [cache.keys[layer], cache.values[layer]]
-
-    def block(weights, x, mask, past):
-        own = KVCache(layer + 1)
-        if past:
-            own.length, (own.keys[layer], own.values[layer]) = length, past
-        return transformer_block(config, weights, layer, x, mask, own), own.keys[layer], own.values[layer]
-
-    x, keys, values = mx.checkpoint(block)(weights, x, mask, past)
-    if cache is not None:
-        cache.keys[layer], cache.values[layer] = keys, values
-    return x
-
-
 def qwen3_hidden_states(
     config: Qwen3Config,
     params: dict[str, mx.array],
@@ -226,13 +193,9 @@ def qwen3_hidden_states(
     *,
     cache: KVCache | None = None,
     attention_mask: mx.array | None = None,
-    gradient_checkpointing: bool = False,
     watch: Watch = unwatched,
 ) -> mx.array:
-    """All but the output layer: int [B, T] -> [B, T, hidden], after the final norm. Arguments as in `qwen3_forward`.
-
-    With `gradient_checkpointing` the backward pass recomputes the inside of each block, instead of keeping it.
-    """
+    """All but the output layer: int [B, T] -> [B, T, hidden], after the final norm. Arguments as in `qwen3_forward`."""
     num_tokens = input_ids.shape[1]
     offset = cache.length if cache is not None else 0
     num_keys = num_tokens
@@ -240,9 +203,8 @@ def qwen3_hidden_states(
         num_keys = cache.capacity if not isinstance(offset, int) else max(cache.capacity, offset + num_tokens)
     mask = visible(num_tokens, num_keys, offset, attention_mask)
     x = watch("embedding", embedding(matrix(params, "embedding", config.hidden_size), input_ids))
-    block = checkpointed_block if gradient_checkpointing else partial(transformer_block, watch=watch)
     for layer in range(config.num_hidden_layers):
-        x = block(config, params, layer, x, mask, cache)
+        x = transformer_block(config, params, layer, x, mask, cache, watch)
     if cache is not None:
         cache.advance(num_tokens)
     return watch("final_norm", rms_norm(x, params["final_norm.weight"], config.rms_norm_eps))

@@ -57,6 +57,21 @@ def test_a_chain_equals_torchs_checkpointed_chain():
         agree(own, [each.grad for each in others])
 
 
+def test_mx_checkpoint_gives_the_middle_models_gradients_in_less_memory():
+    params, data = middle.new_params(), middle.batch(8, 64)
+    found, peaks = [], []
+    for checkpointing in (False, True):
+        mx.reset_peak_memory()
+        before = mx.get_active_memory()
+        loss, grads = mx.value_and_grad(middle.mean_loss)(params, *data, checkpointing)
+        mx.eval(loss, grads)
+        peaks.append(mx.get_peak_memory() - before)
+        found.append(grads)
+    for name, grad in found[0].items():
+        np.testing.assert_allclose(found[1][name], grad, atol=1e-6, err_msg=name)
+    assert peaks[1] < 0.8 * peaks[0]
+
+
 def test_the_chain_gives_the_middle_models_gradients():
     params, (ids, targets) = middle.new_params(), middle.batch(1, 5)
     found = {}

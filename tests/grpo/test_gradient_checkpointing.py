@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from mlx_grpo_kit.generation import output_logps
-from mlx_grpo_kit.grpo import LOSS_TYPES, GRPOLossConfig, grpo_loss_and_metrics
+from mlx_grpo_kit.grpo import LOSS_TYPES, GRPOConfig, MLXByLayer, Policy
 from mlx_grpo_kit.grpo.gradients import batch_loss
-from mlx_grpo_kit.grpo.learners.mlx_by_layer import add_gradients
 from mlx_grpo_kit.grpo.logps import pad_batch
+from mlx_grpo_kit.grpo.loss import BatchWeights, token_weights
+from mlx_grpo_kit.grpo.micro_batches import MicroBatch
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params
 from mlx_grpo_kit.qwen3.config import FAMILIES
 from mlx_grpo_kit.runtime import mx
@@ -32,41 +33,44 @@ PROMPTS = {
 COMPLETIONS = {"long": [[20, 21], [22, 23, 24, 25, 26], [3], [30, 31]], "one token": [[20], [21], [22], [23]]}
 
 
-def loss_and_grads(prompts, completions, gradient_checkpointing, config=CONFIG, loss_type="dapo", before=None):
+def loss_and_grads(prompts, completions, layer_by_layer, config=CONFIG, loss_type="dapo", before=None):
     batch = pad_batch(config, prompts, completions)
     shape = batch.completion_ids.shape
     old, ref = (mx.random.normal(shape, key=mx.random.key(seed)) * 0.3 - 3.5 for seed in (1, 2))
-    loss_config = GRPOLossConfig(loss_type=loss_type, beta=0.1, epsilon_high=5.0, max_completion_length=shape[1])
+    args = GRPOConfig(loss_type=loss_type, beta=0.1, epsilon_high=5.0, temperature=1.3)
+    loss_config = args.loss(max_completion_length=shape[1])
     advantages = mx.array(np.linspace(-1, 1.2, len(prompts), dtype=np.float32))
     params = init_params(config, seed=1, scale=0.2)
 
     def loss_fn(params):
-        return batch_loss(
-            config, params, batch, advantages, loss_config, old_logps=old, ref_logps=ref, temperature=1.3,
-            gradient_checkpointing=gradient_checkpointing,
-        )[0]  # fmt: skip
+        return batch_loss(config, params, batch, advantages, loss_config, old_logps=old, ref_logps=ref, temperature=1.3)
 
-    def loss_of_logps(logps, entropy):
-        return grpo_loss_and_metrics(loss_config, logps, old, advantages, batch.completion_mask, ref_logps=ref)
-
-    if gradient_checkpointing == "layer by layer":
+    if layer_by_layer:
         grads = {name: value + 0 for name, value in (before or {}).items()}
-        loss, _, _ = add_gradients(config, params, batch, loss_of_logps, grads, 1.3)
+        micro = MicroBatch(batch, advantages, weights_of(batch, loss_config), old, ref, old)
+        loss, _, _ = MLXByLayer(config, args, loss_config).add_gradients(Policy(config, params), grads, micro)
     else:
         loss, grads = mx.value_and_grad(loss_fn)(params)
     mx.eval(loss, grads)
     return loss.item(), grads
 
 
+def weights_of(batch, loss_config):
+    """The weights of completions that are a whole batch."""
+    mask = batch.completion_mask
+    token_weight = token_weights(loss_config, mask)[:, :1]
+    metric_weight, completion_weight = (mx.full((len(mask), 1), 1 / count) for count in (mask.sum(), len(mask)))
+    return BatchWeights(token_weight, metric_weight, completion_weight, mask, metric_weight)
+
+
 def check_same(*args, **settings):
     loss, grads = loss_and_grads(*args, False, **settings)
-    for how in (True, "layer by layer"):
-        checkpointed_loss, checkpointed = loss_and_grads(*args, how, **settings)
-        assert checkpointed_loss == pytest.approx(loss, rel=1e-5, abs=1e-6)  # gains and losses cancel
-        assert checkpointed.keys() == grads.keys()
-        for name, grad in grads.items():
-            assert mx.any(grad != 0).item(), name
-            np.testing.assert_allclose(checkpointed[name], grad, rtol=1e-4, atol=1e-6, err_msg=name)
+    checkpointed_loss, checkpointed = loss_and_grads(*args, True, **settings)
+    assert checkpointed_loss == pytest.approx(loss, rel=1e-5, abs=1e-6)  # gains and losses cancel
+    assert checkpointed.keys() == grads.keys()
+    for name, grad in grads.items():
+        assert mx.any(grad != 0).item(), name
+        np.testing.assert_allclose(checkpointed[name], grad, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
 @pytest.mark.parametrize("loss_type", LOSS_TYPES)
@@ -98,7 +102,7 @@ def test_layer_by_layer_over_random_shapes(monkeypatch, vocabulary, tied):
         completions = [rng.integers(0, 37, rng.integers(1, 9)).tolist() for _ in range(6)]
         rows = [prompts[0]] * 3 + [prompts[1]] * 3
         _, grads = loss_and_grads(rows, completions, False, config)
-        _, twice = loss_and_grads(rows, completions, "layer by layer", config, before=grads)
+        _, twice = loss_and_grads(rows, completions, True, config, before=grads)
         for name, grad in grads.items():
             np.testing.assert_allclose(twice[name], 2 * grad, rtol=1e-4, atol=2e-6, err_msg=name)
 
@@ -108,7 +112,7 @@ def test_layer_by_layer_has_one_buffer_for_a_gradient():
     config = dataclasses.replace(CONFIG, vocab_size=60_000, tie_word_embeddings=True)
     rows, completions = [[5, 6, 7]] * 8, [[9] * 48] * 8
     extra = []
-    for how in (False, "layer by layer"):
+    for how in (False, True):
         gc.collect()
         before = mx.get_active_memory()
         mx.reset_peak_memory()

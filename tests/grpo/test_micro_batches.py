@@ -8,12 +8,12 @@ import pytest
 import mlx_grpo_kit.grpo.micro_batches as module
 from mlx_grpo_kit.grpo import LOSS_TYPES, GRPOConfig, GRPOLossConfig, grpo_loss_and_metrics, learners
 from mlx_grpo_kit.grpo.batch import Batch, Completion
-from mlx_grpo_kit.grpo.gradients import batch_loss
 from mlx_grpo_kit.grpo.learners.mlx_at_once import MLXAtOnce
 from mlx_grpo_kit.grpo.learners.mlx_by_layer import MLXByLayer
 from mlx_grpo_kit.grpo.logps import batch_logps, pad_batch
 from mlx_grpo_kit.grpo.loss import high_entropy_mask
 from mlx_grpo_kit.grpo.micro_batches import micro_batches
+from mlx_grpo_kit.grpo.policy import Policy
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params
 from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import Problem
@@ -149,7 +149,8 @@ def in_full(model, args, completions):
 def with_some_left_out(model, args, completions, **options):
     loss_config = args.loss(16)
     batches, left_out = micro_batches(model[0], args, loss_config, Batch.from_records(completions, GROUP), **options)
-    grads, totals = None, dict(left_out)
+    learner, policy = MLXAtOnce(model[0], args, loss_config), Policy(*model)
+    grads, totals = {}, dict(left_out)
     for micro in batches:
         place = {tuple(each.completion_ids): each for each in completions}
         rows = [
@@ -160,15 +161,8 @@ def with_some_left_out(model, args, completions, **options):
             off_policy(model, micro.batch, rows, args.beta) if args.num_iterations > 1 or args.beta else (None, None)
         )
 
-        def loss_fn(params, micro=micro, old=old, ref=ref):
-            loss, _, metrics = batch_loss(
-                model[0], params, micro.batch, micro.advantages, loss_config, old_logps=old, ref_logps=ref,
-                weights=micro.weights,
-            )  # fmt: skip
-            return loss, metrics
-
-        (loss, metrics), more = mx.value_and_grad(loss_fn)(model[1])
-        grads = more if grads is None else {name: grads[name] + more[name] for name in grads}
+        micro.old_logps, micro.ref_logps = old, ref
+        loss, _, metrics = learner.add_gradients(policy, grads, micro)
         for name, value in {"loss": loss, **metrics}.items():
             totals[name] = totals.get(name, 0.0) + value.item()
     return batches, grads, totals

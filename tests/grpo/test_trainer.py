@@ -18,8 +18,8 @@ from transformers import Qwen3ForCausalLM
 
 from mlx_grpo_kit.assets import TINY_CHAT
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer, RewardError, TrainingDivergedError, memory, optimizer, sampler
-from mlx_grpo_kit.grpo import gradients as module
 from mlx_grpo_kit.grpo.batch import Batch
+from mlx_grpo_kit.grpo.learners import learner as module
 from mlx_grpo_kit.qwen3 import init_params, load_pretrained, load_tokenizer, save_pretrained
 from mlx_grpo_kit.qwen3.weight_files import hugging_face_name
 from mlx_grpo_kit.runtime import mx

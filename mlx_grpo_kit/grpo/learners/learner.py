@@ -10,10 +10,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from mlx_grpo_kit.grpo import arrays as xp
+from mlx_grpo_kit.grpo.arrays import Array
 from mlx_grpo_kit.grpo.batch import Batch
 from mlx_grpo_kit.grpo.config import GRPOConfig
 from mlx_grpo_kit.grpo.logps import PaddedBatch
-from mlx_grpo_kit.grpo.loss import metric_names
+from mlx_grpo_kit.grpo.loss import grpo_loss_and_metrics, metric_names, token_mean
 from mlx_grpo_kit.grpo.loss_config import GRPOLossConfig
 from mlx_grpo_kit.grpo.metrics import gradient_metrics
 from mlx_grpo_kit.grpo.micro_batches import MicroBatch, micro_batches
@@ -71,6 +73,25 @@ class Learner(ABC):
 
         Loss and metrics are scalars with `.item()`.
         """
+
+    def loss_and_metrics(self, logps: Array, entropies: Array, micro: MicroBatch) -> tuple[Array, dict[str, Array]]:
+        """The loss of a micro-batch and its metrics, from the log-probabilities and entropies of its tokens, [B, T].
+
+        All arrays are of one framework, those of `micro` too.
+        """
+        mask = micro.batch.completion_mask
+        loss, metrics = grpo_loss_and_metrics(
+            self.loss_config,
+            logps,
+            micro.old_logps,
+            micro.advantages,
+            mask,
+            ref_logps=micro.ref_logps,
+            entropies=entropies,
+            sampling_logps=micro.sampling_logps,
+            weights=micro.weights,
+        )
+        return loss, metrics | {"entropy": token_mean(xp.stop_gradient(entropies), mask, micro.weights)}
 
     def prepare(self, policy: Policy, batch: Batch) -> list[MicroBatches]:
         """Return this process's part of each mini-batch: what the updates of one pass over the batch learn from.

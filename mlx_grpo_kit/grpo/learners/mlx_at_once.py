@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mlx_grpo_kit.grpo.gradients import batch_loss
 from mlx_grpo_kit.grpo.learners.learner import Learner
 from mlx_grpo_kit.grpo.logps import PaddedBatch, batch_logps
 from mlx_grpo_kit.grpo.micro_batches import MicroBatch
@@ -27,19 +26,16 @@ class MLXAtOnce(Learner):
         """Add a micro-batch's gradient to `grads`, evaluated; returns (loss, logps [B, T], metrics)."""
 
         def loss_fn(trained: dict[str, mx.array]):
-            return batch_loss(
+            logps, entropies = batch_logps(
                 self.config,
                 policy.params_of(trained),
                 micro.batch,
-                micro.advantages,
-                self.loss_config,
-                old_logps=micro.old_logps,
-                ref_logps=micro.ref_logps,
-                sampling_logps=micro.sampling_logps,
-                temperature=self.args.temperature,
-                weights=micro.weights,
+                self.args.temperature,
+                entropy_gradient=self.loss_config.entropy_coef != 0,
                 output_gradient=policy.frozen is None,
             )
+            loss, metrics = self.loss_and_metrics(logps, entropies, micro)
+            return loss, logps, metrics
 
         (loss, logps, metrics), found = mx.value_and_grad(loss_fn)(policy.trained)
         # Remove the array from the dictionary, so that MLX can add in place.

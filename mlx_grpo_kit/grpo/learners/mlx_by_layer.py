@@ -18,24 +18,19 @@ first adapter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 from mlx_grpo_kit.generation.output_logps import VocabularyChunks
 from mlx_grpo_kit.grpo.learners.mlx_at_once import MLXAtOnce
 from mlx_grpo_kit.grpo.logps import PaddedBatch
-from mlx_grpo_kit.grpo.loss import grpo_loss_and_metrics, token_mean
 from mlx_grpo_kit.grpo.micro_batches import MicroBatch
 from mlx_grpo_kit.grpo.policy import Policy
 from mlx_grpo_kit.qwen3.cache import KVCache
 from mlx_grpo_kit.qwen3.config import Qwen3Config
 from mlx_grpo_kit.qwen3.forward import embedding, output_weight, rms_norm, transformer_block, visible
-from mlx_grpo_kit.qwen3.lora import adapt
 from mlx_grpo_kit.qwen3.matrices import matrix
 from mlx_grpo_kit.runtime import mx
-
-BatchLoss = Callable[[mx.array, mx.array], tuple[mx.array, dict[str, mx.array]]]
-"""(log-probabilities [B, T], entropies [B, T]) -> (loss, metrics)."""
 
 
 class MLXByLayer(MLXAtOnce):
@@ -44,125 +39,81 @@ class MLXByLayer(MLXAtOnce):
     def add_gradients(
         self, policy: Policy, grads: dict[str, mx.array], micro: MicroBatch
     ) -> tuple[mx.array, mx.array, dict[str, mx.array]]:
-        """Add a micro-batch's gradient to `grads`, evaluated; returns (loss, logps [B, T], metrics)."""
+        """Add a micro-batch's gradient to `grads`, evaluated; returns (loss, logps [B, T], metrics).
 
-        def loss_fn(logps: mx.array, entropy: mx.array):
-            mask = micro.batch.completion_mask
-            loss, metrics = grpo_loss_and_metrics(
-                self.loss_config,
-                logps,
-                micro.old_logps,
-                micro.advantages,
-                mask,
-                ref_logps=micro.ref_logps,
-                entropies=entropy,
-                sampling_logps=micro.sampling_logps,
-                weights=micro.weights,
-            )
-            return loss, metrics | {"entropy": token_mean(mx.stop_gradient(entropy), mask, micro.weights)}
+        The trained arrays are float32, and cast to the policy's dtype when they are used. A prompt passes through each
+        block once, together with its completions. A buffer in `grads` without other references is added to in place,
+        so that a second micro-batch needs no second set of gradients.
+        """
+        config, params, frozen, dtype, batch = self.config, policy.trained, policy.frozen, policy.dtype, micro.batch
+        entropy_gradient = self.loss_config.entropy_coef != 0
+        add = partial(_add, grads)
+        model = frozen or params
+        sequences = [batch.prompt_ids]
+        if batch.completion_ids.shape[1] > 1:
+            sequences.append(batch.completion_ids[:, :-1])
+        look_up = matrix(model, "embedding", config.hidden_size)
+        x = [embedding(look_up, ids).astype(dtype) for ids in sequences]
+        blocks = [_Block(policy, batch, layer) for layer in range(config.num_hidden_layers)]
+        inputs = []
+        for block in blocks:
+            inputs.append(x)
+            x = block(*[params[name] for name in block.names], *x)
+            mx.eval(x)
 
-        return add_gradients(
-            self.config,
-            policy.trained,
-            micro.batch,
-            loss_fn,
-            grads,
-            self.args.temperature,
-            policy.dtype,
-            entropy_gradient=self.loss_config.entropy_coef != 0,
-            frozen=policy.frozen,
-            scale=policy.scale,
-        )
+        norm = partial(_final_norm, config, batch.group_size, dtype)
+        [hidden] = norm(model["final_norm.weight"], *x)
+        shape, sizes = batch.completion_ids.shape, (config.vocab_size, config.hidden_size)
+        chunks = VocabularyChunks(batch.completion_ids.reshape(-1), sizes, self.args.temperature)
 
+        def loss_fn(logps: mx.array, entropies: mx.array):
+            return self.loss_and_metrics(logps, entropies, micro)
 
-def add_gradients(
-    config: Qwen3Config,
-    params: Mapping[str, mx.array],
-    batch: PaddedBatch,
-    loss_fn: BatchLoss,
-    grads: dict[str, mx.array],
-    temperature: float = 1.0,
-    dtype: mx.Dtype = mx.float32,
-    entropy_gradient: bool = False,
-    frozen: Mapping[str, mx.array] | None = None,
-    scale: float = 1.0,
-) -> tuple[mx.array, mx.array, dict[str, mx.array]]:
-    """Add the gradient of a loss to `grads`, evaluated; returns (loss, logps [B, T], metrics).
+        def loss_and_slopes(logps: mx.array, entropy: mx.array):
+            (loss, metrics), of_each = mx.value_and_grad(loss_fn, (0, 1))(logps.reshape(shape), entropy.reshape(shape))
+            return loss, metrics, [grad.reshape(-1) for grad in of_each]
 
-    Args:
-        params: the trained arrays, float32. The model computes in `dtype`; they are cast when they are used.
-        batch: completions and their prompts; a prompt passes through each block once, together with its completions.
-        loss_fn: a function of the log-probabilities and entropies that `batch_logps` would return.
-        grads: float32, by name; a missing name counts as 0. A buffer without other references is added to in place, so
-            that a second batch needs no second set of gradients.
-        entropy_gradient: True if the loss also has a gradient in the entropies.
-        frozen: the base model in `dtype` or quantized, if `params` are adapters; else None.
-        scale: the factor of the adapters' output.
-    """
-    add = partial(_add, grads)
-    model = frozen or params
-    sequences = [batch.prompt_ids]
-    if batch.completion_ids.shape[1] > 1:
-        sequences.append(batch.completion_ids[:, :-1])
-    look_up = matrix(model, "embedding", config.hidden_size)
-    x = [embedding(look_up, ids).astype(dtype) for ids in sequences]
-    blocks = [_Block(config, batch, layer, dtype, params, frozen, scale) for layer in range(config.num_hidden_layers)]
-    inputs = []
-    for block in blocks:
-        inputs.append(x)
-        x = block(*[params[name] for name in block.names], *x)
-        mx.eval(x)
+        if frozen:
+            weight = output_weight(config, frozen)
+            logps, entropy, *slopes = chunks.logps_entropy_and_slopes(hidden, weight, entropy_gradient)
+            mx.eval(hidden, logps, entropy, slopes)
+            loss, metrics, of_each = loss_and_slopes(logps, entropy)
+            grad_hidden = sum(grad[:, None] * slope for grad, slope in zip(of_each, slopes, strict=False))
+            del slopes
+        else:
+            output = "embedding.weight" if config.tie_word_embeddings else "lm_head.weight"
+            weight = params[output].astype(dtype)
+            logps, entropy, log_total = chunks.logps_and_entropy(hidden, weight)
+            mx.eval(hidden, logps, entropy, log_total)
+            loss, metrics, (grad_logps, grad_entropy) = loss_and_slopes(logps, entropy)
+            of_entropy = (grad_entropy, entropy) if entropy_gradient else None
+            grad_hidden, total = mx.zeros(hidden.shape), _taken(grads, params, output)
+            for start, of_hidden, rows in chunks.gradients(hidden, weight, grad_logps, log_total, of_entropy):
+                grad_hidden, rows = grad_hidden + of_hidden, total[start : start + len(rows)] + rows
+                mx.eval(grad_hidden, rows)
+                total = mx.slice_update(total, rows, mx.array([start]), axes=(0,))
+                mx.eval(total)
+            grads[output] = total
+            del total, rows, of_hidden, weight
 
-    norm = partial(_final_norm, config, batch.group_size, dtype)
-    [hidden] = norm(model["final_norm.weight"], *x)
-    chunks = VocabularyChunks(batch.completion_ids.reshape(-1), (config.vocab_size, config.hidden_size), temperature)
-    shape = batch.completion_ids.shape
+        _, (of_norm, *grad_x) = mx.vjp(norm, [model["final_norm.weight"], *x], [grad_hidden.astype(dtype)])
+        add({} if frozen else {"final_norm.weight": of_norm}, grad_x)
+        del x, hidden, grad_hidden
+        for block in reversed(blocks):
+            weights = [params[name] for name in block.names]
+            _, found = mx.vjp(block, [*weights, *inputs.pop()], grad_x)
+            grad_x = found[len(weights) :]
+            add(dict(zip(block.names, found, strict=False)), grad_x if inputs or not frozen else [])
+            del found
 
-    def loss_and_slopes(logps: mx.array, entropy: mx.array):
-        (loss, metrics), of_each = mx.value_and_grad(loss_fn, (0, 1))(logps.reshape(shape), entropy.reshape(shape))
-        return loss, metrics, [grad.reshape(-1) for grad in of_each]
-
-    if frozen:
-        weight = output_weight(config, frozen)
-        logps, entropy, *slopes = chunks.logps_entropy_and_slopes(hidden, weight, entropy_gradient)
-        mx.eval(hidden, logps, entropy, slopes)
-        loss, metrics, of_each = loss_and_slopes(logps, entropy)
-        grad_hidden = sum(grad[:, None] * slope for grad, slope in zip(of_each, slopes, strict=False))
-        del slopes
-    else:
-        output = "embedding.weight" if config.tie_word_embeddings else "lm_head.weight"
-        weight = params[output].astype(dtype)
-        logps, entropy, log_total = chunks.logps_and_entropy(hidden, weight)
-        mx.eval(hidden, logps, entropy, log_total)
-        loss, metrics, (grad_logps, grad_entropy) = loss_and_slopes(logps, entropy)
-        of_entropy = (grad_entropy, entropy) if entropy_gradient else None
-        grad_hidden, total = mx.zeros(hidden.shape), _taken(grads, params, output)
-        for start, of_hidden, rows in chunks.gradients(hidden, weight, grad_logps, log_total, of_entropy):
-            grad_hidden, rows = grad_hidden + of_hidden, total[start : start + len(rows)] + rows
-            mx.eval(grad_hidden, rows)
-            total = mx.slice_update(total, rows, mx.array([start]), axes=(0,))
+        if not frozen:
+            total = _taken(grads, params, "embedding.weight")
+            for ids, grad in zip(sequences, grad_x, strict=True):
+                total = total.at[ids].add(grad.astype(mx.float32))
             mx.eval(total)
-        grads[output] = total
-        del total, rows, of_hidden, weight
-
-    _, (of_norm, *grad_x) = mx.vjp(norm, [model["final_norm.weight"], *x], [grad_hidden.astype(dtype)])
-    add({} if frozen else {"final_norm.weight": of_norm}, grad_x)
-    del x, hidden, grad_hidden
-    for block in reversed(blocks):
-        weights = [params[name] for name in block.names]
-        _, found = mx.vjp(block, [*weights, *inputs.pop()], grad_x)
-        grad_x = found[len(weights) :]
-        add(dict(zip(block.names, found, strict=False)), grad_x if inputs or not frozen else [])
-        del found
-
-    if not frozen:
-        total = _taken(grads, params, "embedding.weight")
-        for ids, grad in zip(sequences, grad_x, strict=True):
-            total = total.at[ids].add(grad.astype(mx.float32))
-        mx.eval(total)
-        grads["embedding.weight"] = total
-    mx.eval(loss, metrics)
-    return loss, logps.reshape(shape), metrics
+            grads["embedding.weight"] = total
+        mx.eval(loss, metrics)
+        return loss, logps.reshape(shape), metrics
 
 
 class _Block:
@@ -172,26 +123,15 @@ class _Block:
         the prompts [, those of the completions]) -> the hidden states after the block.
     """
 
-    def __init__(
-        self,
-        config: Qwen3Config,
-        batch: PaddedBatch,
-        layer: int,
-        dtype: mx.Dtype,
-        params: Mapping[str, mx.array],
-        frozen: Mapping[str, mx.array] | None,
-        scale: float,
-    ):
-        self.config, self.batch, self.layer, self.dtype, self.scale = config, batch, layer, dtype, scale
-        self.names = [name for name in params if name.startswith(f"layers.{layer}.")]
-        self.frozen = {name: value for name, value in (frozen or {}).items() if name.startswith(f"layers.{layer}.")}
+    def __init__(self, policy: Policy, batch: PaddedBatch, layer: int):
+        self.policy, self.batch, self.layer = policy, batch, layer
+        self.names = [name for name in policy.trained if name.startswith(f"layers.{layer}.")]
 
     def __call__(self, *arrays: mx.array) -> list[mx.array]:
         batch, layer = self.batch, self.layer
-        params = {name: value.astype(self.dtype) for name, value in zip(self.names, arrays, strict=False)}
-        params = adapt(self.frozen, params, self.scale)
+        params = self.policy.params_of(dict(zip(self.names, arrays, strict=False)))
         prompt, *completion = arrays[len(self.names) :]
-        block = partial(transformer_block, self.config, params, layer)
+        block = partial(transformer_block, self.policy.config, params, layer)
         length, prompt_mask = prompt.shape[1], batch.prompt_mask
         cache = KVCache(layer + 1)
         outputs = [block(prompt, visible(length, length, 0, prompt_mask), cache)]

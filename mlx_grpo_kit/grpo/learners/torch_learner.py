@@ -17,7 +17,7 @@ from mlx_grpo_kit.grpo.learners.learner import Learner
 from mlx_grpo_kit.grpo.learners.torch_operations import FasterOperations
 from mlx_grpo_kit.grpo.learners.torch_qwen3 import Completions, completion_logps
 from mlx_grpo_kit.grpo.logps import PaddedBatch
-from mlx_grpo_kit.grpo.loss import BatchWeights, grpo_loss_and_metrics, token_mean
+from mlx_grpo_kit.grpo.loss import BatchWeights
 from mlx_grpo_kit.grpo.micro_batches import MicroBatch
 from mlx_grpo_kit.grpo.policy import Policy
 from mlx_grpo_kit.runtime import mx
@@ -42,30 +42,21 @@ class TorchLearner(Learner):
         self, policy: Policy, grads: dict[str, mx.array], micro: MicroBatch
     ) -> tuple[torch.Tensor, mx.array, dict[str, torch.Tensor]]:
         """Add a micro-batch's gradient to `grads`, evaluated; returns (loss, logps [B, T], metrics)."""
-        params, loss_config = policy.trained, self.loss_config
-        with _at_full_speed(params, micro.batch):
-            leaves = {name: tensor_of(value).requires_grad_() for name, value in params.items()}
+        batch, weights = _tensors(micro.batch), BatchWeights(*map(tensor_of, micro.weights))
+        of_tokens = (micro.advantages, micro.sampling_logps, micro.ref_logps, micro.old_logps)
+        advantages, *logps_of_others = map(tensor_of, of_tokens)
+        with _at_full_speed(policy.trained, micro.batch):
+            leaves = {name: tensor_of(value).requires_grad_() for name, value in policy.trained.items()}
             logps, entropies = completion_logps(
                 self.config,
                 leaves,
-                _tensors(micro.batch),
+                batch,
                 self.args.temperature,
-                entropy_gradient=loss_config.entropy_coef != 0,
+                entropy_gradient=self.loss_config.entropy_coef != 0,
                 again=FasterOperations,
             )
-            mask, weights = tensor_of(micro.batch.completion_mask), BatchWeights(*map(tensor_of, micro.weights))
-            loss, metrics = grpo_loss_and_metrics(
-                loss_config,
-                logps,
-                tensor_of(micro.old_logps),
-                tensor_of(micro.advantages),
-                mask,
-                ref_logps=tensor_of(micro.ref_logps),
-                entropies=entropies,
-                sampling_logps=tensor_of(micro.sampling_logps),
-                weights=weights,
-            )
-            metrics["entropy"] = token_mean(entropies.detach(), mask, weights)
+            in_torch = MicroBatch(batch, advantages, weights, *logps_of_others)
+            loss, metrics = self.loss_and_metrics(logps, entropies, in_torch)
             loss.backward()
         for name, leaf in leaves.items():
             found = mx.array(leaf.grad.numpy())

@@ -205,7 +205,7 @@ def take_updates(
             old_logps=old_logps,
             ref_logps=ref_logps,
             temperature=args.temperature,
-        )[0]
+        )
 
     optimizer = OPTIMIZERS[args.optim](params, args.learning_rate)
     policies = [dict(params)]

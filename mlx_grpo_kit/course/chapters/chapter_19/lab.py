@@ -82,7 +82,7 @@ class Lab:
 
         def loss_fn(params: dict[str, mx.array]) -> mx.array:
             old, ref = self.frozen.logps[0], self.frozen.ref_logps
-            return batch_loss(self.config, params, self.batch, advantages, config, old_logps=old, ref_logps=ref)[0]
+            return batch_loss(self.config, params, self.batch, advantages, config, old_logps=old, ref_logps=ref)
 
         grads = mx.grad(loss_fn)(dict(self.policies[update]))
         return np.concatenate([np.array(grads[name]).ravel() for name in sorted(grads)])

@@ -50,7 +50,13 @@ def token_losses(
     params: dict[str, mx.array], ids: mx.array, targets: mx.array, checkpointing: bool = False
 ) -> mx.array:
     """The surprise of each token, [rows, length]."""
-    hidden = forward.qwen3_hidden_states(CONFIG, params, ids, gradient_checkpointing=checkpointing)
+    if checkpointing:
+        x = forward.embedding(params["embedding.weight"], ids)
+        for weights in weights_of_blocks(params):
+            x = mx.checkpoint(block)(x, *weights)
+        hidden = forward.rms_norm(x, params["final_norm.weight"], CONFIG.rms_norm_eps)
+    else:
+        hidden = forward.qwen3_hidden_states(CONFIG, params, ids)
     return _surprise(hidden, forward.output_weight(CONFIG, params), targets)
 
 
