@@ -241,27 +241,6 @@ class Batch:
         if not self.drawn:
             object.__setattr__(self, "drawn", (self._groups(self.rewards),))
 
-    @classmethod
-    def from_records(cls, records: Sequence[Completion], num_generations: int) -> Batch:
-        """The batch of these records, group after group. Raises ValueError as `Completions.from_lists` does."""
-        completions = Completions.from_lists(
-            num_generations,
-            [each.problem for each in records],
-            [each.prompt_ids for each in records],
-            [each.completion_ids for each in records],
-            [each.completion for each in records],
-            entropies=[each.entropies for each in records],
-            token_mask=[each.token_mask or [True] * len(each.completion_ids) for each in records],
-            finished=[each.finished for each in records],
-        )
-        names = tuple(records[0].rewards)
-        values = np.array([[each.rewards[name] for name in names] for each in records], np.float64)
-        advantages = [each.advantage for each in records]
-        if any(isinstance(advantage, list) for advantage in advantages):
-            advantages = padded(advantages)
-        rewards = np.array([each.reward for each in records], np.float64)
-        return cls(completions, Scores(names, values.reshape(len(records), -1), {}), rewards, np.array(advantages))
-
     def groups_without_advantage(self) -> list[int]:
         """The numbers of the groups that teach nothing, because all their advantages are 0."""
         return np.flatnonzero(~self._groups(self.advantages != 0).any(axis=1)).tolist()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -157,11 +156,6 @@ def evaluate(
                 *scores.T,
             ]
             results = np.column_stack(columns).reshape(len(problems), num_samples, -1)
-    correct, sums, lengths, finished, *scores = np.moveaxis(world.concatenate(results), -1, 0)
-    return Evaluation(
-        correct.astype(bool), sums, _stacked(scores, sums), names, lengths.astype(int), finished.astype(bool)
-    )
-
-
-def _stacked(scores: Sequence[np.ndarray], like: np.ndarray) -> np.ndarray:
-    return np.stack(scores, axis=-1) if scores else np.zeros([*like.shape, 0])
+    results = world.concatenate(results)
+    correct, sums, lengths, finished = np.moveaxis(results[..., :4], -1, 0)
+    return Evaluation(correct.astype(bool), sums, results[..., 4:], names, lengths.astype(int), finished.astype(bool))

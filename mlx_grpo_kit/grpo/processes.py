@@ -23,11 +23,14 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from mlx_grpo_kit.runtime import mx
+
+if TYPE_CHECKING:
+    from mlx_grpo_kit.grpo.gloo import Gloo
 
 T = TypeVar("T")
 
@@ -37,17 +40,6 @@ MESSAGE = 1 << 24
 
 class ProcessLostError(RuntimeError):
     """Another process of the world is gone, so training together cannot continue."""
-
-
-class Exchange(Protocol):
-    """Exchanges between processes; `Gloo` in `gloo.py` describes the methods."""
-
-    rank: int
-    size: int
-
-    def all_gather(self, sent: np.ndarray) -> np.ndarray: ...
-
-    def all_sum(self, values: mx.array) -> mx.array: ...
 
 
 class Ring:
@@ -79,7 +71,7 @@ class World:
         size: the number of processes.
     """
 
-    def __init__(self, exchange: Exchange | None = None):
+    def __init__(self, exchange: Ring | Gloo | None = None):
         self._exchange = exchange
         self.rank, self.size = (exchange.rank, exchange.size) if exchange is not None else (0, 1)
 

@@ -6,29 +6,19 @@ import os
 from pathlib import Path
 from typing import Any
 
-TINY_NAME = "tiny"
-"""The name of the model that ships with the kit. It works wherever a model folder does."""
-
-CHAT_NAME = "tiny-chat"
-"""The name of the shipped model that was trained to chat."""
-
-TOOLS_NAME = "tiny-tools"
-"""The name of the shipped model that was trained to call tools."""
-
-STEPS_NAME = "tiny-steps"
-"""The name of the shipped model that adds long sums step by step."""
-
-SMOLLM2_NAME = "smollm2"
-"""The name of SmolLM2-135M-Instruct, a real model, which the command `get smollm2` downloads."""
+TINY_NAME, STEPS_NAME, SMOLLM2_NAME = "tiny", "tiny-steps", "smollm2"
 
 MADE_BY = {
     TINY_NAME: "mlx_grpo_kit.assets.make.tiny",
-    CHAT_NAME: "mlx_grpo_kit.assets.make.tiny_chat",
-    TOOLS_NAME: "mlx_grpo_kit.assets.make.tiny_tools",
+    "tiny-chat": "mlx_grpo_kit.assets.make.tiny_chat",
+    "tiny-tools": "mlx_grpo_kit.assets.make.tiny_tools",
     STEPS_NAME: "mlx_grpo_kit.assets.make.tiny_steps",
     SMOLLM2_NAME: "mlx_grpo_kit get",
 }
-"""The command that makes or gets each of the models that have a name."""
+"""The models that have a name, which works wherever a folder does, and the command that makes or gets each.
+
+All ship with the kit but SmolLM2-135M-Instruct, which `get smollm2` downloads.
+"""
 
 TINY_ARGS: dict[str, Any] = {
     "learning_rate": 5e-4,
@@ -69,14 +59,9 @@ def place_of(model: str) -> Path:
     """The place of a model of the kit, where its folder is or will be."""
     from mlx_grpo_kit import assets
 
-    folders = {
-        TINY_NAME: assets.TINY,
-        CHAT_NAME: assets.TINY_CHAT,
-        TOOLS_NAME: assets.TINY_TOOLS,
-        STEPS_NAME: assets.TINY_STEPS,
-        SMOLLM2_NAME: assets.models_folder() / SMOLLM2_NAME,
-    }
-    return folders[model]
+    if model == SMOLLM2_NAME:
+        return assets.models_folder() / model
+    return assets.TINY.parent / model.replace("-", "_")
 
 
 ADAPTERS_RATE = 10

@@ -35,8 +35,7 @@ from mlx_grpo_kit.grpo.sampler import PolicySampler, Sampler
 from mlx_grpo_kit.grpo.schedule import own_rate, scheduled_rate
 from mlx_grpo_kit.grpo.state import Snapshot, TrainStep
 from mlx_grpo_kit.grpo.step import Advantages, Parts, grpo_step, learn_from
-from mlx_grpo_kit.grpo.trainer_lock import TrainerLock
-from mlx_grpo_kit.grpo.training_loop import TrainingLoop, warn_of_no_steps
+from mlx_grpo_kit.grpo.training_loop import TrainerLock, TrainingLoop, warn_of_no_steps
 from mlx_grpo_kit.qwen3 import Qwen3Config
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.runtime import mx

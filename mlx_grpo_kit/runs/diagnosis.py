@@ -15,6 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from mlx_grpo_kit.runs import symptoms_of_rewards as rewards
+from mlx_grpo_kit.runs import symptoms_of_sampling as sampling
+from mlx_grpo_kit.runs import symptoms_of_updates as updates
 from mlx_grpo_kit.runs.history import (
     NEIGHBOURS,
     PLACES,
@@ -26,7 +29,35 @@ from mlx_grpo_kit.runs.history import (
     metrics_of,
     step_of,
 )
-from mlx_grpo_kit.runs.symptoms import ALONE, FOLLOWS_FROM, LOOKS
+
+ALONE = (updates.no_number, rewards.nothing_scored)
+"""Symptoms that are reported alone, because they make the other numbers meaningless."""
+
+LOOKS = (
+    rewards.reward_fails, sampling.scored_otherwise, updates.bonus_pays, rewards.paid_for_something_else,
+    sampling.too_random, updates.reward_fell, sampling.truncated, rewards.collapse, rewards.one_full_one_empty,
+    rewards.no_exploration, rewards.tied, updates.zero_gradient, sampling.entropy_gone, sampling.entropy_runs_away,
+    sampling.length_runs_away, updates.clipped_away, updates.kl_runs_away, updates.reference_moves, updates.held_still,
+    updates.nothing_moves,
+)  # fmt: skip
+"""All other symptoms, with causes before their consequences."""
+
+FOLLOWS_FROM = {
+    "reward_fell": {"bonus_pays"},
+    "truncated": {"bonus_pays", "paid_for_something_else", "too_random"},
+    "collapse": {"paid_for_something_else"},
+    "tied": {"truncated", "collapse", "too_random", "no_exploration", "paid_for_something_else"},
+    "zero_gradient": {"truncated", "collapse", "tied", "no_exploration"},
+    "entropy_gone": {"collapse", "tied", "no_exploration"},
+    "entropy_runs_away": {"bonus_pays", "paid_for_something_else"},
+    "length_runs_away": {"truncated", "paid_for_something_else"},
+    "clipped_away": {"scored_otherwise"},
+    "nothing_moves": {
+        "reward_fails", "scored_otherwise", "too_random", "truncated", "no_exploration", "tied", "clipped_away",
+        "reference_moves", "held_still",
+    },
+}  # fmt: skip
+"""A symptom is not reported if one of these causes is reported."""
 
 KEPT_OF_A_COMPLETION = ("group", "prompt", "completion", "correct")
 
@@ -72,7 +103,7 @@ def _symptoms(records: Sequence[Any]) -> list[Finding]:
             return [Finding(look.__name__, words)]
     for look in LOOKS:
         words = look(run)
-        if words and not found.keys() & FOLLOWS_FROM.get(look, set()):
+        if words and not found.keys() & FOLLOWS_FROM.get(look.__name__, set()):
             found[look.__name__] = words
     return [Finding(*each) for each in found.items()]
 

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from mlx_grpo_kit.files import (
     clear_leftovers,
@@ -92,14 +92,6 @@ class RunSettings:
     def keep(self) -> int | None:
         """`log_completions` as the argument `keep` of `RunRecord`."""
         return None if self.log_completions == "all" else self.log_completions
-
-
-class Saveable(Protocol):
-    """An object that counts its steps and can write a checkpoint, such as `GRPOTrainer`."""
-
-    step: int
-
-    def save_checkpoint(self, folder: str | os.PathLike) -> None: ...
 
 
 class RunFolder:
@@ -261,8 +253,8 @@ class RunFolder:
                         self._open[file].truncate(end)
                         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def save(self, trainer: Saveable) -> None:
-        """Write a checkpoint, unless this step has one, and delete checkpoints that are no longer needed."""
+    def save(self, trainer: Any) -> None:
+        """Write the trainer's checkpoint, unless this step has one, and delete those that are no longer needed."""
         if trainer.step != self._saved_step:
             for path, file in self._open.items():
                 with naming(path):

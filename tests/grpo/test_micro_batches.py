@@ -7,7 +7,7 @@ import pytest
 
 import mlx_grpo_kit.grpo.micro_batches as module
 from mlx_grpo_kit.grpo import LOSS_TYPES, GRPOConfig, GRPOLossConfig, grpo_loss_and_metrics, learners
-from mlx_grpo_kit.grpo.batch import Batch, Completion
+from mlx_grpo_kit.grpo.batch import Completion
 from mlx_grpo_kit.grpo.learners.mlx_at_once import MLXAtOnce
 from mlx_grpo_kit.grpo.learners.mlx_by_layer import MLXByLayer
 from mlx_grpo_kit.grpo.logps import batch_logps, pad_batch
@@ -17,6 +17,7 @@ from mlx_grpo_kit.grpo.policy import Policy
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params
 from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import Problem
+from tests.grpo.records import batch_of
 from tests.sizes import ONE_LAYER
 
 GROUP = 4
@@ -148,7 +149,7 @@ def in_full(model, args, completions):
 
 def with_some_left_out(model, args, completions, **options):
     loss_config = args.loss(16)
-    batches, left_out = micro_batches(model[0], args, loss_config, Batch.from_records(completions, GROUP), **options)
+    batches, left_out = micro_batches(model[0], args, loss_config, batch_of(completions, GROUP), **options)
     learner, policy = MLXAtOnce(model[0], args, loss_config), Policy(*model)
     grads, totals = {}, dict(left_out)
     for micro in batches:
@@ -232,7 +233,7 @@ def test_where_parts_of_similar_length_pay_and_where_they_do_not(model):
 
     def lengths_of_each(prompt, rows):
         args = GRPOConfig(num_generations=len(rows), per_device_train_batch_size=len(rows))
-        batch = Batch.from_records(of_lengths(prompt, rows), len(rows))
+        batch = batch_of(of_lengths(prompt, rows), len(rows))
         found, _ = micro_batches(config, args, GRPOLossConfig(), batch, similar_lengths=True)
         return [sorted(micro.batch.completion_mask.sum(axis=1).tolist()) for micro in found]
 
@@ -247,7 +248,7 @@ def test_where_parts_of_similar_length_pay_and_where_they_do_not(model):
 def test_learners_that_compute_padding_take_parts_of_similar_length(model, learner, parts):
     config, on_cpu = dataclasses.replace(model[0], max_position_embeddings=1000), mx.default_device() == mx.cpu
     args = GRPOConfig(num_generations=len(ROWS), per_device_train_batch_size=len(ROWS))
-    batch = Batch.from_records(of_lengths(10, ROWS), len(ROWS))
+    batch = batch_of(of_lengths(10, ROWS), len(ROWS))
     found, _ = learner(config, args, GRPOLossConfig()).micro_batches(batch, range(len(ROWS)), 1)
     assert len(found) == (parts if on_cpu else 1)
 
@@ -302,7 +303,7 @@ def test_completions_of_like_length_go_together(model):
         for length in [8 if int(each.prompt) % 2 else 2]
     ]
     lengths = np.array([len(each.completion_ids) for each in completions])
-    batches, _ = micro_batches(model[0], args, GRPOLossConfig(), Batch.from_records(completions, GROUP))
+    batches, _ = micro_batches(model[0], args, GRPOLossConfig(), batch_of(completions, GROUP))
     places = sum(micro.batch.completion_ids.size for micro in batches)
     assert lengths.sum() <= places < sum(8 * lengths[start : start + 8].max() for start in (0, 8, 16))
     assert {micro.batch.group_size for micro in batches} == {GROUP}

@@ -18,13 +18,13 @@ from transformers import Qwen3ForCausalLM
 
 from mlx_grpo_kit.assets import TINY_CHAT
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer, RewardError, TrainingDivergedError, memory, optimizer, sampler
-from mlx_grpo_kit.grpo.batch import Batch
 from mlx_grpo_kit.grpo.learners import learner as module
 from mlx_grpo_kit.qwen3 import init_params, load_pretrained, load_tokenizer, save_pretrained
 from mlx_grpo_kit.qwen3.weight_files import hugging_face_name
 from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import Addition, TaskError
 from tests.grpo.compare import arrays
+from tests.grpo.records import batch_of
 
 
 def distance(before, after) -> float:
@@ -767,7 +767,7 @@ def test_bf16_learns_as_float32_does_but_for_rounding(make_trainer):
     found = []
     for trainer in (make_trainer(), make_trainer(bf16=True), make_trainer(bf16=True, gradient_checkpointing=True)):
         learner = trainer.parts.learner
-        batch_again = Batch.from_records(batch, trainer.args.num_generations)
+        batch_again = batch_of(batch, trainer.args.num_generations)
         [prepared] = learner.prepare(trainer.policy, batch_again)
         grads, metrics = learner.gradient(trainer.policy, prepared)
         assert {value.dtype for value in grads.values()} == {mx.float32}
