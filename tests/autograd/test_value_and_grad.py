@@ -73,9 +73,7 @@ def test_a_loss_that_is_no_array(loss_fn, kind):
 
 def test_forward_pass_outside_the_loss_function():
     outputs = PARAMS["w"] @ X
-    with pytest.raises(
-        GradientError, match=r"no path from params to the loss: compute the forward pass inside the loss fun"
-    ):
+    with pytest.raises(GradientError, match=r"no path from params to the loss: compute the forward pass inside the"):
         value_and_grad(lambda p: outputs.square().sum(), PARAMS)
 
 
@@ -124,9 +122,7 @@ def by_stop_gradient(p):
     "program", [by_checkpoint, by_checkpoint_of_a_derived_array, by_custom_function, by_stop_gradient]
 )
 def test_a_parameter_whose_gradient_is_lost_gets_a_warning(program):
-    with pytest.warns(
-        GradientWarning, match="loss depends on 'w', but no path leads to it.*inside mx.checkpoint"
-    ) as seen:
+    with pytest.warns(GradientWarning, match="loss depends on 'w', but no path leads to it.*mx.checkpoint") as seen:
         _, grads = value_and_grad(lambda p: program(p).sum(), PARAMS)
     assert len(seen) == 1
     assert not np.array(grads["w"]).any()
@@ -208,9 +204,7 @@ def test_a_batch_with_every_ratio_clipped_is_no_error():
 
 
 def test_a_parameter_that_is_not_there():
-    with pytest.raises(
-        GradientError, match=r"parameter 'layers.0.bias', which is not in params. Did you mean 'layers.0.bia'"
-    ):
+    with pytest.raises(GradientError, match=r"'layers.0.bias', which is not in params. Did you mean 'layers.0.bia'"):
         value_and_grad(lambda p: p["layers.0.bias"].sum(), {"layers.0.bia": mx.ones(2), "w": mx.ones(2)})
     with pytest.raises(GradientError, match=r"'zzz', which is not in params. There are 2, the first is 'w'"):
         value_and_grad(lambda p: p["zzz"].sum(), PARAMS)
@@ -225,9 +219,7 @@ def test_no_parameters():
     ("value", "kind"), [(mx.array([1, 2]), "dtype mlx.core.int32"), (np.ones(2), "type ndarray"), (1.0, "type float")]
 )
 def test_a_parameter_that_is_no_array_of_floats(value, kind):
-    with pytest.raises(
-        GradientError, match=f"Parameter 'b' has {kind}; expected an mx.array of floating-point numbers"
-    ):
+    with pytest.raises(GradientError, match=f"Parameter 'b' has {kind}; expected an mx.array of floating-point"):
         value_and_grad(affine_loss, PARAMS | {"b": value})
 
 

@@ -11,7 +11,7 @@ from mlx_grpo_kit.backends import TrainFuture, TrainingBackend, TrainingError
 from mlx_grpo_kit.backends.arrays import as_numpy, dtype_name
 from tests.backends.frameworks import FRAMEWORKS, first_weights, masked_cross_entropy_torch, numpy_batch, torch_model
 
-IDS = numpy_batch()["input_ids"]
+IDS, OUTPUT = numpy_batch()["input_ids"], "output.weight"
 
 
 def numpy_weights(weights):
@@ -340,28 +340,12 @@ class TestLoadingWeights:
     @pytest.mark.parametrize(
         ("change", "error", "words"),
         [
-            (lambda weights: weights | {"bias": weights["output.weight"]}, ValueError, "'bias' is not one of .* 2"),
-            (
-                lambda weights: {"embedding.weight": weights["embedding.weight"]},
-                ValueError,
-                "'output.weight' is missing",
-            ),
-            (
-                lambda weights: weights | {"output.weight": weights["output.weight"].T},
-                ValueError,
-                r"shape \(6, 11\) and",
-            ),
-            (
-                lambda weights: weights | {"output.weight": weights["output.weight"].astype(np.float16)},
-                ValueError,
-                "dtype",
-            ),
-            (
-                lambda weights: weights | {"output.weight": weights["output.weight"] * np.nan},
-                ValueError,
-                "contains NaN",
-            ),
-            (lambda weights: weights | {"output.weight": [1.0]}, TypeError, "'output.weight' is of type list"),
+            (lambda given: given | {"bias": given[OUTPUT]}, ValueError, "'bias' is not one of .* 2"),
+            (lambda given: {"embedding.weight": given["embedding.weight"]}, ValueError, "'output.weight' is missing"),
+            (lambda given: given | {OUTPUT: given[OUTPUT].T}, ValueError, r"shape \(6, 11\) and"),
+            (lambda given: given | {OUTPUT: given[OUTPUT].astype(np.float16)}, ValueError, "dtype"),
+            (lambda given: given | {OUTPUT: given[OUTPUT] * np.nan}, ValueError, "contains NaN"),
+            (lambda given: given | {OUTPUT: [1.0]}, TypeError, "'output.weight' is of type list"),
         ],
     )
     def test_others_are_refused_and_nothing_changes(self, backend, change, error, words):

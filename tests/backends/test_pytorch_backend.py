@@ -245,10 +245,7 @@ class TestFiles:
             (lambda state: state["state"][1].update(exp_avg=torch.zeros(11, 6, dtype=torch.float64)), "float64"),
             (lambda state: state["state"][1].update(exp_avg_sq=torch.full((11, 6), torch.nan)), "contains NaN"),
             (lambda state: state["state"][1].pop("exp_avg_sq"), "'exp_avg_sq' is missing"),
-            (
-                lambda state: state["state"][1].update(momentum_buffer=torch.zeros(11, 6)),
-                "'momentum_buffer' is not one",
-            ),
+            (lambda state: state["state"][1].update(momentum_buffer=torch.zeros(11, 6)), "'momentum_buffer' is not"),
             (lambda state: state["state"].update({7: {}}), "a parameter 7 that is in none of its groups"),
             (lambda state: state["param_groups"].append({"params": []}), "groups"),
             (lambda state: state["param_groups"][0].update(lr="high"), "setting 'lr'"),

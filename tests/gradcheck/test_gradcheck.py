@@ -115,7 +115,7 @@ LEAVES = {
 @every(("engine", "second_order"), [*[(name, False) for name in LEAVES], ("torch", True), ("MLX", True)])
 def test_a_function_that_returns_no_arrays_raises_an_error(engine, returned, second_order):
     what = (
-        "an empty list" if returned in ([], ()) else "NoneType" if type(returned) is list else type(returned).__name__
+        "an empty list" if returned in ([], ()) else "NoneType" if returned == [None, None] else type(returned).__name__
     )
     with pytest.raises(TypeError, match=f"fn returned {what}; expected one array of {engine}"):
         gradcheck(lambda x: returned, LEAVES[engine](), second_order=second_order)
@@ -425,16 +425,10 @@ def test_the_complex_step_is_exact_and_finds_an_error_of_one_in_a_million():
 @pytest.mark.parametrize(
     "fn",
     [
-        T.abs,
-        T.relu,
-        lambda x: T.clip(x, -1, 1),
-        lambda x: T.max(x, axis=0),
-        lambda x: T.maximum(x, 0.1),
-        T.sigmoid,
-        lambda x: x * 2 if x.data.sum() > 0 else x,
-        lambda x: x * np.abs(x.data).sum() * 0 + x,
+        T.abs, T.relu, lambda x: T.clip(x, -1, 1), lambda x: T.max(x, axis=0), lambda x: T.maximum(x, 0.1), T.sigmoid,
+        lambda x: x * 2 if x.data.sum() > 0 else x, lambda x: x * np.abs(x.data).sum() * 0 + x,
     ],
-)
+)  # fmt: skip
 def test_the_complex_step_refuses_what_is_not_analytic(fn):
     report = gradcheck(fn, T.Tensor(numbers(3)))
     assert report.passed, report

@@ -51,26 +51,15 @@ def test_a_thin_resnet_for_20_steps():
 
 def cnns(dtype=torch.float64):
     torch.manual_seed(0)
-    return (
-        nn.Sequential(
-            nn.Conv2d(1, 8, 3),
-            nn.BatchNorm(8),
-            T.relu,
-            nn.Conv2d(8, 8, 3),
-            nn.BatchNorm(8),
-            lambda x: x.reshape(len(x), -1),
-            nn.Linear(128, 10),
-        ),
-        torch.nn.Sequential(
-            torch.nn.Conv2d(1, 8, 3),
-            torch.nn.BatchNorm2d(8),
-            torch.nn.ReLU(),
-            torch.nn.Conv2d(8, 8, 3),
-            torch.nn.BatchNorm2d(8),
-            torch.nn.Flatten(),
-            torch.nn.Linear(128, 10),
-        ).to(dtype),
-    )
+    ours = nn.Sequential(
+        nn.Conv2d(1, 8, 3), nn.BatchNorm(8), T.relu, nn.Conv2d(8, 8, 3), nn.BatchNorm(8),
+        lambda x: x.reshape(len(x), -1), nn.Linear(128, 10),
+    )  # fmt: skip
+    theirs = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.Conv2d(8, 8, 3),
+        torch.nn.BatchNorm2d(8), torch.nn.Flatten(), torch.nn.Linear(128, 10),
+    )  # fmt: skip
+    return ours, theirs.to(dtype)
 
 
 @pytest.mark.parametrize(
@@ -108,10 +97,7 @@ def test_another_loss_and_optimizer():
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
-        (
-            {"weight": lambda g, x: 1.01 * g.T @ x},
-            r"Step 1: the gradient of '4.weight' differs. Of 320 elements \d+ are",
-        ),
+        ({"weight": lambda g, x: 1.01 * g.T @ x}, r"Step 1: the gradient of '4.weight' differs. Of 320 elements \d+"),
         ({"x": lambda g, weight: -g @ weight}, r"Step 1: the gradient of '2.bias' differs"),
         ({"bias": lambda g: 2 * g}, r"Step 1: the gradient of '4.bias' differs. Of 10 elements"),
     ],
@@ -124,9 +110,7 @@ def test_a_broken_rule_is_named_where_it_came_in(rule, message):
 def test_a_broken_forward_and_a_broken_optimizer():
     ours, theirs = mlps()
     theirs[1] = torch.nn.LeakyReLU()
-    with pytest.raises(
-        LockstepError, match=r"Step 1: the loss differs by more than 1e-09 of 2.3: \d\.\d+ here, \d\.\d+ in"
-    ):
+    with pytest.raises(LockstepError, match=r"Step 1: the loss differs by more than 1e-09 of 2.3: \d\.\d+ here, \d"):
         list(lockstep(ours, theirs, batches(3), lr=1e-3))
 
     class Sloppy(T.optim.Adam):
@@ -148,6 +132,7 @@ def linear(dtype=torch.float64):
 
 
 X, Y = np.random.default_rng(0).normal(size=(8, 4)), np.arange(8) % 3
+CROSS = torch.nn.functional.cross_entropy
 
 
 @pytest.mark.parametrize("scale", [1e6, 1e12])
@@ -156,12 +141,8 @@ def test_the_tolerance_is_relative_where_numbers_are_large(scale):
     rows = [(scale * X, np.zeros(8))] * 3
     assert len(list(lockstep(*linear(), rows, optimizer="SGD", loss=loss, lr=1e-30))) == 3
     broken = T.replaced_gradient("linear", weight=lambda g, x: (1 + 1e-7) * g.T @ x)
-    with (
-        broken,
-        pytest.raises(
-            LockstepError, match=r"the gradient of 'weight' differs. Of 12 elements .* are off by more than \d"
-        ),
-    ):
+    words = r"the gradient of 'weight' differs. Of 12 elements .* are off by more than \d"
+    with broken, pytest.raises(LockstepError, match=words):
         list(lockstep(*linear(), rows, optimizer="SGD", loss=loss, lr=1e-30))
 
 
@@ -182,27 +163,15 @@ def test_the_tolerance_is_relative_where_numbers_are_large(scale):
         (ValueError, "Step 1: the batch is 3 things", {"batches": [(X, Y, Y)]}),
         (TypeError, "cannot take x of dtype uint8 .* x / 255", {"batches": [(X.astype(np.uint8), Y)]}),
         (TypeError, "loss is <function .* expected a pair", {"loss": T.cross_entropy}),
-        (
-            TypeError,
-            r"The first of the two loss functions returned a Tensor of shape \(8, 3\)",
-            {"loss": (lambda outputs, targets: outputs, torch.nn.functional.cross_entropy)},
-        ),
-        (
-            TypeError,
-            "The second of the two loss functions returned a float .* expected a torch Tensor",
-            {"loss": (T.cross_entropy, lambda outputs, targets: 1.0)},
-        ),
+        (TypeError, r"first of the two .* returned a Tensor of shape \(8, 3\)", {"loss": (lambda y, t: y, CROSS)}),
+        (TypeError, "second .* returned a float .* torch Tensor", {"loss": (T.cross_entropy, lambda y, t: 1.0)}),
         (
             ValueError,
             r"size mismatch for weight: state_dict has shape \(5, 4\)",
             {"torch_model": torch.nn.Linear(4, 5).double()},
         ),
         (ValueError, "missing .* unexpected", {"torch_model": torch.nn.Sequential(torch.nn.Linear(4, 3)).double()}),
-        (
-            TypeError,
-            "torch_model is a mlx_grpo_kit.tensor.nn.Linear; expected a torch.nn.Module",
-            {"torch_model": nn.Linear(4, 3)},
-        ),
+        (TypeError, "torch_model is a mlx_grpo_kit.*; expected a torch.nn.Module", {"torch_model": nn.Linear(4, 3)}),
         (TypeError, "model is a builtins.NoneType; expected a Module of mlx_grpo_kit", {"model": None}),
         (ValueError, "torch_model has no parameters", {"torch_model": torch.nn.ReLU()}),
         (ValueError, "torch_model has parameters in bfloat16; expected", {"torch_model": linear(torch.bfloat16)[1]}),

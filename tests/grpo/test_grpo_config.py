@@ -113,10 +113,7 @@ def test_a_setting_that_there_is_not_names_the_near_miss():
 @every(
     ("settings", "message"),
     [
-        (
-            {"num_generations": 1},
-            "num_generations is 1; expected a whole number of at least 2. .* always has advantage 0",
-        ),
+        ({"num_generations": 1}, "num_generations is 1; expected a whole number of at least 2. .* has advantage 0"),
         ({"num_generations": 0}, "num_generations is 0; expected a whole number of at least 2"),
         ({"num_generations": 4.0}, "num_generations is 4.0; expected a whole number"),
         ({"per_device_train_batch_size": 12}, r"is 12; expected a multiple of num_generations \(8\)"),
@@ -171,10 +168,7 @@ def test_a_setting_that_there_is_not_names_the_near_miss():
         ({"learning_rate": math.inf}, "learning_rate is inf; expected a finite number"),
         ({"learning_rate": 10**400}, "learning_rate is 1000000.*; expected a finite number"),
         ({"reward_weights": [10**400]}, "expected one number per reward function"),
-        (
-            {"max_grad_norm": math.inf},
-            r"max_grad_norm is inf; expected .* \(for no limit, give a large number",
-        ),
+        ({"max_grad_norm": math.inf}, r"max_grad_norm is inf; expected .* \(for no limit, give a large number"),
         ({"epsilon": Fraction(1, 5)}, r"epsilon is Fraction\(1, 5\); expected a finite number"),
         ({"temperature": mx.array([1.0, 2.0])}, r"temperature is \[1.0, 2.0\]; expected a finite number"),
         ({"bf16": "false"}, "bf16 is 'false'; expected True or False"),

@@ -236,9 +236,7 @@ def test_a_folder_of_adapters_is_a_model(base, saved):
 
 def test_adapters_of_another_model(base, saved, tmp_path):
     _, config, params, folder, lora = base
-    with pytest.raises(
-        ValueError, match=r"layers\.0\.mlp\.down_proj\.lora_a' has shape \(40, 4\) for a linear map from 44"
-    ):
+    with pytest.raises(ValueError, match=r"mlp\.down_proj\.lora_a' has shape \(40, 4\) for a linear map from 44"):
         load_adapters(saved, replace(config, intermediate_size=44))
     with pytest.raises(ValueError, match=r"'layers\.1\..*' is not an adapter of a linear map of this model"):
         load_adapters(saved, replace(config, num_hidden_layers=1))
@@ -308,20 +306,11 @@ def test_settings_of_pefts_that_are_not_plain_lora(base, copy, change, words):
         (lambda lora: lora.pop("layers.0.mlp.up_proj.lora_b"), "'layers.0.mlp.up_proj.lora_a' has no counterpart"),
         (lambda lora: lora.update({"embedding.lora_a": mx.zeros((32, 4))}), "'embedding.lora_a' is not an adapter"),
         (lambda lora: lora.update({"layers.0.mlp.up_proj.lora_a": mx.zeros((32, 5))}), "with the same rank in both"),
-        (
-            lambda lora: lora.update({"layers.0.mlp.up_proj.lora_b": mx.zeros((4, 39))}),
-            r"\(4, 39\) .*expected \(rank, 40\)",
-        ),
+        (lambda lora: lora.update({"layers.0.mlp.up_proj.lora_b": mx.zeros((4, 39))}), r"39\) .*expected \(rank, 40\)"),
         (lambda lora: lora.update({"layers.0.mlp.up_proj.m": mx.zeros(40)}), r"up_proj\.m' is not an adapter"),
-        (
-            lambda lora: lora.update({"layers.0.mlp.up_proj.lora_b": mx.full((4, 40), np.nan)}),
-            "160 of 160 numbers that are NaN",
-        ),
+        (lambda lora: lora.update({"layers.0.mlp.up_proj.lora_b": mx.full((4, 40), np.nan)}), "160 of 160 numbers"),
         (lambda lora: lora.clear(), "There are no adapters"),
-        (
-            lambda lora: lora.update({"layers.0.mlp.up_proj.lora_a": mx.zeros((32, 4), mx.int32)}),
-            "dtype mlx.core.int32",
-        ),
+        (lambda lora: lora.update({"layers.0.mlp.up_proj.lora_a": mx.zeros((32, 4), mx.int32)}), "dtype .*int32"),
         (
             lambda lora: lora.update(
                 {name: value[:, :0] if name[-1] == "a" else value[:0] for name, value in lora.items()}
@@ -446,10 +435,7 @@ def test_a_rank_beyond_the_maps_own(base):
     ("change", "words"),
     [
         ({"layers.0.mlp.up_proj.lora_b": None}, r"up_proj\.lora_a' has no matching 'layers\.0\.mlp\.up_proj\.lora_b'"),
-        (
-            {"layers.7.mlp.up_proj.lora_b": (4, 40)},
-            r"has no matching 'layers\.7\.mlp\.up_proj\.weight'",
-        ),
+        ({"layers.7.mlp.up_proj.lora_b": (4, 40)}, r"has no matching 'layers\.7\.mlp\.up_proj\.weight'"),
         ({"lora_a": (32, 4)}, r"'lora_a' has no matching '.weight'"),
         ({"layers.0.mlp.up_proj.lora_a": (33, 4)}, r"'layers\.0\.mlp\.up_proj' has the shapes \(33, 4\) and \(4, 40\)"),
         ({"layers.0.mlp.up_proj.lora_a": (32, 5)}, r"shapes \(32, 5\) and \(4, 40\) .* expected \(in, rank\)"),

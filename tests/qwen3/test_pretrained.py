@@ -262,9 +262,7 @@ def test_a_file_or_a_folder_with_other_things_is_not_replaced(tmp_path, params):
 
 def test_a_model_of_somebody_else_s_is_not_replaced(tmp_path, params):
     make_reference(True).save_pretrained(tmp_path)
-    with pytest.raises(
-        FileExistsError, match=r"contains config.json, .*model.safetensors, which the kit did not write"
-    ):
+    with pytest.raises(FileExistsError, match=r"contains config.json, .*safetensors, which the kit did not write"):
         save_pretrained(tmp_path, CONFIG, params)
     load_pretrained(tmp_path)
 
@@ -322,9 +320,7 @@ def sharded(tmp_path, params):
 
 
 def test_no_folder(tmp_path):
-    with pytest.raises(
-        FileNotFoundError, match=r"There is no folder .*nowhere. Pass a Hugging Face model folder, or `tiny`"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"no folder .*nowhere. Pass a Hugging Face model folder, or `tiny`"):
         load_pretrained(tmp_path / "nowhere")
 
 
@@ -337,9 +333,7 @@ def test_a_missing_file(folder, name):
 
 def test_weights_in_an_older_format(folder):
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    with pytest.raises(
-        FileNotFoundError, match=r"It contains pytorch_model.bin, an older format: save it again as safetensors"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"pytorch_model.bin, an older format: save it again as safetensors"):
         load_pretrained(folder)
 
 
@@ -412,9 +406,7 @@ def test_a_broken_config(folder, content, message):
 def test_a_config_of_another_size(folder):
     settings = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(settings | {"intermediate_size": 32}))
-    with pytest.raises(
-        ValueError, match=r"do not fit its config.json. Parameter 'layers.0.mlp.gate_proj.weight' has shape \(24"
-    ):
+    with pytest.raises(ValueError, match=r"not fit its config.json. Parameter 'layers.0.mlp.gate_proj.weight' has"):
         load_pretrained(folder)
     (folder / "config.json").write_text(json.dumps(settings | {"num_hidden_layers": 3}))
     with pytest.raises(ValueError, match=r"do not fit its config.json. Missing parameter 'layers.2.*' \(and 10 more\)"):

@@ -189,13 +189,9 @@ def test_products_and_their_gradient(rows):
 
 def test_full_training_is_refused(folder):
     config, params = load_pretrained(folder)
-    with pytest.raises(
-        ValueError, match=r"is quantized, and quantized parameters cannot be trained.*lora_r=8.*dequantize"
-    ):
+    with pytest.raises(ValueError, match=r"quantized parameters cannot be trained.*lora_r=8.*dequantize"):
         GRPOTrainer(config, params, load_tokenizer(folder), get_task("addition"), GRPOConfig())
-    with pytest.raises(
-        ValueError, match=r"Unknown parameter .*The weights are quantized.*dequantize\(config, params\)"
-    ):
+    with pytest.raises(ValueError, match=r"Unknown parameter .*weights are quantized.*dequantize\(config, params\)"):
         validate_params(params, config)
 
 
@@ -203,10 +199,7 @@ def test_full_training_is_refused(folder):
     ("change", "words"),
     [
         (lambda p: p.pop("layers.0.mlp.up_proj.biases"), r"'layers\.0\.mlp\.up_proj\.scales' has no matching matrix"),
-        (
-            lambda p: p.update({"layers.0.input_layernorm.scales": p["embedding.scales"]}),
-            "input_layernorm.scales' has no matching matrix",
-        ),
+        (lambda p: p.update({"layers.0.input_layernorm.scales": p["embedding.scales"]}), "has no matching matrix"),
         (
             lambda p: p.update({"embedding.scales": p["embedding.scales"][:, :0]}),
             r"shape \(64, 0\); .* expected groups of",

@@ -2,6 +2,7 @@
 
 import gc
 import math
+import operator
 import random
 import sys
 from fractions import Fraction
@@ -60,12 +61,7 @@ POSITIVE = {
     "1 over": lambda x: 1 / x,
     "odd power": lambda x: x**-2.5,
 }
-TWO = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "div": lambda a, b: a / b,
-}
+TWO = {"add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv}
 
 
 @every("x", [-700.0, -3.5, -1e-3, 0.0, 1e-3, 0.5, 1.0, 20.0])
@@ -104,20 +100,10 @@ def test_max_and_min_share_between_equals(a, b):
 @pytest.mark.parametrize(
     ("base", "exponent"),
     [
-        (2.0, 3.0),
-        (2.0, -1.5),
-        (0.5, 0.0),
-        (0.0, 0.0),
-        (0.0, 1.0),
-        (0.0, 2.0),
-        (0.0, 0.5),
-        (-2.0, 3.0),
-        (-2.0, 2.0),
-        (-2.0, -1.0),
-        (3.0, 1.0),
-        (1.0, 1000.0),
+        (2.0, 3.0), (2.0, -1.5), (0.5, 0.0), (0.0, 0.0), (0.0, 1.0), (0.0, 2.0), (0.0, 0.5), (-2.0, 3.0), (-2.0, 2.0),
+        (-2.0, -1.0), (3.0, 1.0), (1.0, 1000.0),
     ],
-)
+)  # fmt: skip
 def test_power_in_both_arguments(base, exponent):
     assert_like_torch(lambda a, b: a**b, base, exponent)
     assert_like_torch(lambda a: a**exponent, base)
@@ -134,15 +120,9 @@ def test_nan_is_passed_on_and_not_hidden():
 
 
 def test_dot_is_the_sum_of_products():
-    assert_like_torch(
-        lambda a, b, c, d, e: dot([a, b], [c, d], e),
-        2.0,
-        -3.0,
-        0.5,
-        4.0,
-        1.0,
-        torch_function=lambda a, b, c, d, e: a * c + b * d + e,
-    )
+    numbers = 2.0, -3.0, 0.5, 4.0, 1.0
+    written_out = lambda a, b, c, d, e: a * c + b * d + e  # noqa: E731
+    assert_like_torch(lambda a, b, c, d, e: dot([a, b], [c, d], e), *numbers, torch_function=written_out)
     assert_like_torch(lambda a: dot([a, a], [a, 3.0]), 2.0, torch_function=lambda a: a * a + 3 * a)
     with pytest.raises(ValueError, match="2 weights for 1 inputs"):
         dot([Value(1.0), Value(2.0)], [1.0])
@@ -297,18 +277,10 @@ def test_changing_a_number_after_the_forward_pass_leaves_its_derivatives_alone()
 @pytest.mark.parametrize(
     "number",
     [
-        3,
-        True,
-        2.5,
-        Fraction(1, 2),
-        np.float64(1.5),
-        np.float32(0.5),
-        np.int64(4),
-        np.bool_(True),
-        np.array(2.0),
+        3, True, 2.5, Fraction(1, 2), np.float64(1.5), np.float32(0.5), np.int64(4), np.bool_(True), np.array(2.0),
         torch.tensor(2.0),
     ],
-)
+)  # fmt: skip
 def test_any_real_number_becomes_a_float(number):
     value = Value(number)
     assert type(value.data) is float
@@ -317,15 +289,7 @@ def test_any_real_number_becomes_a_float(number):
 
 @pytest.mark.parametrize(
     "operate",
-    [
-        lambda n, v: n + v,
-        lambda n, v: v + n,
-        lambda n, v: n * v,
-        lambda n, v: n - v,
-        lambda n, v: n / v,
-        lambda n, v: n**v,
-        lambda n, v: v**n,
-    ],
+    [operator.add, operator.mul, operator.sub, operator.truediv, operator.pow, lambda n, v: v + n, lambda n, v: v**n],
 )
 def test_numpy_scalars_do_not_leak_in(operate):
     value = Value(3.0)

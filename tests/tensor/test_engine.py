@@ -634,6 +634,10 @@ def one_gradient():
     Product.apply(leaf(1.0), leaf(2.0)).backward()
 
 
+def constant_result():
+    (leaf(1.0) * 2).requires_grad = False
+
+
 def new_shape():
     leaf(1.0, 2.0).data = np.ones(3)
 
@@ -642,42 +646,21 @@ MISUSE = {
     "two gradients for one input": (
         returns(np.ones(3), np.ones(3)),
         RuntimeError,
-        r"WrongBackward returned an incorrect number of gradients \(expected 1, got 2\)",
+        r"WrongBackward .*expected 1, got 2",
     ),
-    "a gradient of another shape": (
-        returns(np.ones(2)),
-        RuntimeError,
-        r"WrongBackward returned an invalid gradient at index 0 - got \(2,\) but expected "
-        r"shape compatible with \(3,\)",
-    ),
+    "a gradient of another shape": (returns(np.ones(2)), RuntimeError, r"WrongBackward .* got \(2,\) but .* \(3,\)"),
     "a gradient that is no array": (returns([1.0, 2.0, 3.0][:1]), TypeError, "returned float as its gradient"),
     "a Tensor as gradient": (returns(T.Tensor([1.0, 1.0, 1.0])), TypeError, "returned Tensor as its gradient.*NumPy"),
-    "backward of several numbers": (
-        lambda: (leaf(1.0, 2.0) * 2).backward(),
-        RuntimeError,
-        r"grad can be implicitly created only for scalar outputs.*\(2,\)",
-    ),
+    "backward of several numbers": (lambda: (leaf(1.0, 2.0) * 2).backward(), RuntimeError, r"only for scalar .*\(2,\)"),
     "a freed graph": (twice, RuntimeError, "Trying to backward through the graph a second time.*retain_graph=True"),
     "a constant": (
         lambda: T.Tensor([1.0]).backward(),
         RuntimeError,
         "does not require grad and does not have a grad_fn",
     ),
-    "a start of another shape": (
-        lambda: (leaf(1.0, 2.0) * 2).backward(np.ones(3)),
-        RuntimeError,
-        r"Mismatch in shape: grad has a shape of \(3,\)",
-    ),
-    "integers": (
-        lambda: T.Tensor([1, 2], requires_grad=True),
-        TypeError,
-        "only Tensors of floating point dtype can require gradients.*int64",
-    ),
-    "a result told not to require grad": (
-        lambda: setattr(leaf(1.0) * 2, "requires_grad", False),
-        RuntimeError,
-        "can only change requires_grad flags of leaf tensors.*detach",
-    ),
+    "a start of another shape": (lambda: (leaf(1.0, 2.0) * 2).backward(np.ones(3)), RuntimeError, r"shape of \(3,\)"),
+    "integers": (lambda: T.Tensor([1, 2], requires_grad=True), TypeError, "floating point .* require gradients.*int64"),
+    "a result told not to require grad": (constant_result, RuntimeError, "requires_grad flags of leaf tensors.*detach"),
     "a leaf changed in place": (leaf_in_place, RuntimeError, "leaf that requires grad .* in-place operation"),
     "an assignment": (assign, RuntimeError, "an assignment is not recorded.*T.where"),
     "a Tensor of a Tensor": (lambda: T.Tensor(leaf(1.0)), TypeError, r"got a Tensor.*\.detach\(\)"),

@@ -78,12 +78,8 @@ def test_a_list_of_modules_is_found():
             self.scale = T.Tensor([2.0], requires_grad=True)
             self.blocks = [nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 1, bias=False))]
 
-    assert [name for name, _ in Tower().named_parameters()] == [
-        "scale",
-        "blocks.0.weight",
-        "blocks.0.bias",
-        "blocks.1.0.weight",
-    ]
+    names = ["scale", "blocks.0.weight", "blocks.0.bias", "blocks.1.0.weight"]
+    assert [name for name, _ in Tower().named_parameters()] == names
 
 
 @pytest.mark.parametrize(("layer", "fan_in"), [(lambda: nn.Linear(400, 300), 400), (lambda: nn.Conv2d(32, 64, 5), 800)])
@@ -141,11 +137,7 @@ def test_grouped_convolution_without_bias():
         (lambda: nn.Linear(2, 3.0), ValueError, "Linear: out_features is 3.0; expected a whole"),
         (lambda: nn.Conv2d(1, 2, (3, 3)), ValueError, r"Conv2d: kernel_size is \(3, 3\); expected a whole"),
         (lambda: nn.Conv2d(1, 2, 3, stride=0)(np.ones((1, 1, 8, 8))), ValueError, r"stride is \(0, 0\); expected"),
-        (
-            lambda: nn.Conv2d(1, 2, 3, padding="same")(np.ones((1, 1, 8, 8))),
-            ValueError,
-            r"padding is \('same', 'same'\)",
-        ),
+        (lambda: nn.Conv2d(1, 2, 3, padding="same")(np.ones((1, 1, 8, 8))), ValueError, r"padding is \('same', "),
         (lambda: nn.Conv2d(1, 2, 3, padding=-1)(np.ones((1, 1, 8, 8))), ValueError, r"padding is \(-1, -1\)"),
         (lambda: nn.Conv2d(1, 2, 3)(np.ones((2, 1, 0, 8))), ValueError, "at least one channel and one pixel"),
         (lambda: T.max_pool2d(np.ones((1, 1, 8, 8)), 0), ValueError, r"kernel size is \(0, 0\); expected"),
@@ -154,11 +146,7 @@ def test_grouped_convolution_without_bias():
         (lambda: nn.BatchNorm(-1), ValueError, "BatchNorm: num_features is -1"),
         (lambda: nn.Sequential([nn.Linear(2, 3), T.relu]), TypeError, r"step 0 is \[.*For a list write Sequential\("),
         (lambda: nn.Sequential(nn.Linear(2, 3), nn.LayerNorm), TypeError, "step 1 is <class"),
-        (
-            lambda: nn.Linear(2, 3).load_state_dict(nn.Linear(2, 3)),
-            TypeError,
-            "got a Linear; expected names and arrays",
-        ),
+        (lambda: nn.Linear(2, 3).load_state_dict(nn.Linear(2, 3)), TypeError, "got a Linear; expected names"),
     ],
 )
 def test_errors(broken, kind, message):

@@ -133,25 +133,7 @@ def test_an_infinite_gradient_stops_where_torch_stops_it():
 @every(
     ("operation", "inputs", "value", "gradients"),
     [
-        (T.div, (0.0, 0.0), NAN, (INF, NAN)),
-        (T.div, (1.0, 0.0), INF, (INF, -INF)),
-        (T.sqrt, (0.0,), 0.0, (INF,)),
-        (T.sqrt, (-1.0,), NAN, (NAN,)),
         (lambda x: T.where(x > 0, T.sqrt(x), 0.0), (0.0,), 0.0, (NAN,)),
-        (T.log, (0.0,), -INF, (INF,)),
-        (T.log, (-1.0,), NAN, (-1.0,)),
-        (T.abs, (0.0,), 0.0, (0.0,)),
-        (T.relu, (0.0,), 0.0, (0.0,)),
-        (T.round, (2.5,), 2.0, (0.0,)),
-        (lambda x: T.clip(x, -1, 1), (1.0,), 1.0, (1.0,)),
-        (lambda x: T.clip(x, 1, -1), (0.0,), -1.0, (0.0,)),
-        (T.maximum, (2.0, 2.0), 2.0, (0.5, 0.5)),
-        (T.pow, (0.0, 0.0), 1.0, (0.0, 0.0)),
-        (T.pow, (0.0, 1.0), 0.0, (1.0, 0.0)),
-        (T.pow, (0.0, -1.0), INF, (-INF, -INF)),
-        (T.pow, (-2.0, 3.0), -8.0, (12.0, NAN)),
-        (T.sigmoid, (1000.0,), 1.0, (0.0,)),
-        (T.sigmoid, (-1000.0,), 0.0, (0.0,)),
         (T.safe_div, (3.0, 0.0), 0.0, (0.0, 0.0)),
         (T.safe_div, (3.0, 2.0), 1.5, (0.5, -0.75)),
         (T.safe_sqrt, (0.0,), 0.0, (0.0,)),
@@ -167,17 +149,12 @@ def test_an_infinite_gradient_stops_where_torch_stops_it():
         (T.safe_log, (NAN,), NAN, (NAN,)),
     ],
 )
-def test_the_table_of_edge_cases(operation, inputs, value, gradients):
+def test_where_and_safe_operations_at_the_edges(operation, inputs, value, gradients):
     tensors = [T.Tensor(x, requires_grad=True) for x in inputs]
     result = operation(*tensors)
     assert result.item() == pytest.approx(value, nan_ok=True)
     result.backward()
     assert [tensor.grad.item() for tensor in tensors] == pytest.approx(gradients, nan_ok=True)
-
-
-def test_the_two_gelus_at_minus_one():
-    assert T.gelu(T.Tensor(-1.0)).item() == pytest.approx(-0.158655, abs=1e-6)
-    assert T.gelu(T.Tensor(-1.0), approximate="tanh").item() == pytest.approx(-0.158808, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -283,30 +260,26 @@ def test_cross_entropy():
 @pytest.mark.parametrize(
     ("a", "b"),
     [
-        ((3,), (3,)),
-        ((3,), (3, 4)),
-        ((2, 3), (3,)),
-        ((2, 3), (3, 4)),
-        ((5, 2, 3), (3, 4)),
-        ((2, 3), (5, 3, 4)),
-        ((5, 2, 3), (5, 3, 4)),
-        ((5, 1, 2, 3), (6, 3, 4)),
-        ((5, 2, 3), (3,)),
-        ((3,), (5, 3, 4)),
-        ((2, 5, 2, 3), (3,)),
-        ((0, 3), (3, 4)),
-        ((1, 2, 3), (5, 3, 4)),
-        ((7, 5, 2, 3), (3, 4)),
+        ((3,), (3,)), ((3,), (3, 4)), ((2, 3), (3,)), ((2, 3), (3, 4)), ((5, 2, 3), (3, 4)), ((2, 3), (5, 3, 4)),
+        ((5, 2, 3), (5, 3, 4)), ((5, 1, 2, 3), (6, 3, 4)), ((5, 2, 3), (3,)), ((3,), (5, 3, 4)), ((2, 5, 2, 3), (3,)),
+        ((1, 2, 3), (5, 3, 4)), ((7, 5, 2, 3), (3, 4)),
+        # Without numbers.
+        ((0, 3), (3, 4)), ((2, 0), (0, 3)), ((0,), (0,)), ((0,), (0, 3)), ((2, 0), (0,)), ((5, 2, 0), (0, 3)),
+        ((5, 2, 0), (5, 0, 3)), ((5, 2, 0), (0,)), ((0, 2, 0), (0, 3)), ((2, 3), (3, 0)), ((5, 2, 3), (3, 0)),
+        ((0, 0), (0, 0)),
     ],
-)
+)  # fmt: skip
 def test_matmul(a, b):
     compare(T.matmul, torch.matmul, numbers(*a), numbers(*b, seed=1))
 
 
-@pytest.mark.parametrize("shape", [(3,), (2, 3), (4, 2, 3)])
-def test_linear(shape):
-    compare(T.linear, F.linear, numbers(*shape), numbers(5, 3), numbers(5))
-    compare(T.linear, F.linear, numbers(*shape), numbers(5, 3))
+EMPTY = [((2, 0), (3, 0)), ((0,), (3, 0)), ((2, 5, 0), (3, 0)), ((0, 3), (4, 3)), ((2, 3), (0, 3))]
+
+
+@pytest.mark.parametrize(("x", "weight"), [((3,), (5, 3)), ((2, 3), (5, 3)), ((4, 2, 3), (5, 3)), *EMPTY])
+def test_linear(x, weight):
+    compare(T.linear, F.linear, numbers(*x), numbers(*weight), numbers(weight[0]))
+    compare(T.linear, F.linear, numbers(*x), numbers(*weight))
 
 
 def test_dot_and_outer():
@@ -422,14 +395,7 @@ def test_conv2d_of_a_conv2d_and_of_an_image_that_needs_no_gradient():
 
 @pytest.mark.parametrize(
     ("kernel", "stride", "padding"),
-    [
-        (2, None, 0),
-        (3, 2, 1),
-        ((2, 3), (1, 2), (1, 0)),
-        (3, 1, 1),
-        (2, 3, 0),
-        (6, None, 0),
-    ],
+    [(2, None, 0), (3, 2, 1), ((2, 3), (1, 2), (1, 0)), (3, 1, 1), (2, 3, 0), (6, None, 0)],
 )
 def test_pooling(kernel, stride, padding):
     x = np.round(numbers(2, 3, 6, 7))  # few different numbers, so that windows have ties
@@ -627,13 +593,8 @@ def test_whole_numbers_are_torchs_or_those_of_float64_or_an_error(name, dtype):
 @every("whole", [bool, np.uint8, np.int64])
 @every("name", [*TWO, "matmul", "concatenate"])
 def test_whole_numbers_beside_floats_take_the_dtype_of_the_floats(name, whole, dtype):
-    ours, theirs = (
-        TWO.get(name)
-        or {
-            "matmul": (T.matmul, torch.matmul),
-            "concatenate": (lambda a, b: T.concatenate([a, b]), lambda a, b: torch.cat([a, b])),
-        }[name]
-    )
+    joined = (lambda a, b: T.concatenate([a, b]), lambda a, b: torch.cat([a, b]))
+    ours, theirs = (TWO | {"matmul": (T.matmul, torch.matmul), "concatenate": joined})[name]
     a, b = np.array([0.5, 1.5, 2.5], dtype), np.array([1, 0, 3]).astype(whole)
     tensor, reference = T.Tensor(a, requires_grad=True), torch.tensor(a, requires_grad=True)
     assert torch.result_type(reference, torch.tensor(b)) == reference.dtype
@@ -670,53 +631,17 @@ def test_dropout_of_whole_numbers_does_not_truncate_its_factor():
 # -- arrays without numbers -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("a", "b"),
-    [
-        ((2, 0), (0, 3)),
-        ((0,), (0,)),
-        ((0,), (0, 3)),
-        ((2, 0), (0,)),
-        ((5, 2, 0), (0, 3)),
-        ((5, 2, 0), (5, 0, 3)),
-        ((5, 2, 0), (0,)),
-        ((0, 2, 0), (0, 3)),
-        ((2, 3), (3, 0)),
-        ((5, 2, 3), (3, 0)),
-        ((0, 0), (0, 0)),
-    ],
-)
-def test_matmul_of_empty_matrices(a, b):
-    compare(T.matmul, torch.matmul, numbers(*a), numbers(*b))
-
-
-@pytest.mark.parametrize(
-    ("x", "weight"), [((2, 0), (3, 0)), ((0,), (3, 0)), ((2, 5, 0), (3, 0)), ((0, 3), (4, 3)), ((2, 3), (0, 3))]
-)
-def test_linear_of_empty_matrices(x, weight):
-    compare(T.linear, F.linear, numbers(*x), numbers(*weight), numbers(weight[0]))
-    compare(T.linear, F.linear, numbers(*x), numbers(*weight))
-
-
 @pytest.mark.parametrize(("shape", "axis"), [((0,), 0), ((2, 0), 1), ((2, 0), 0), ((0, 3), 0), ((2, 0, 3), 1)])
 def test_softmax_over_an_empty_axis(shape, axis):
-    for ours, theirs in [
-        (T.softmax, torch.softmax),
-        (T.log_softmax, torch.log_softmax),
-        (T.logsumexp, torch.logsumexp),
-    ]:
+    for name in ("softmax", "log_softmax", "logsumexp"):
+        ours, theirs = getattr(T, name), getattr(torch, name)
         compare(lambda x: ours(x, axis), lambda x: theirs(x, axis), numbers(*shape))  # noqa: B023
 
 
 def test_attention_without_keys_or_features():
     for length, size in [(0, 3), (2, 0)]:
-        compare(
-            T.scaled_dot_product_attention,
-            F.scaled_dot_product_attention,
-            numbers(1, 2, size),
-            numbers(1, length, size),
-            numbers(1, length, 4),
-        )
+        inputs = numbers(1, 2, size), numbers(1, length, size), numbers(1, length, 4)
+        compare(T.scaled_dot_product_attention, F.scaled_dot_product_attention, *inputs)
 
 
 @pytest.mark.parametrize("padding", [0, 1])
@@ -755,21 +680,12 @@ def ones(*shape):
 @every(
     ("broken", "kind", "message"),
     [
-        (
-            lambda: ones(3) + ones(4),
-            ValueError,
-            r"Add of \(3,\) and \(4,\): The size of tensor a \(3\) must match the size "
-            r"of tensor b \(4\) at non-singleton dimension 0",
-        ),
+        (lambda: ones(3) + ones(4), ValueError, r"Add of \(3,\) and \(4,\): .* a \(3\) must match .* b \(4\) at .* 0"),
         (lambda: ones(2, 3) * ones(4, 2, 5), ValueError, r"The size of tensor a \(3\) .* b \(5\) at .* dimension 2"),
         (lambda: T.where(np.ones(3, bool), ones(4), ones(4)), ValueError, r"Where of \(4,\) and \(4,\)"),
         (lambda: ones(3, 4) @ ones(3, 4), ValueError, r"mat1 and mat2 shapes cannot be multiplied \(3x4 and 3x4\)"),
         (lambda: ones(3) @ ones(4), ValueError, "3 columns meet 4 rows"),
-        (
-            lambda: ones(3) @ ones(),
-            ValueError,
-            "both arguments to matmul need to be at least 1D, but they are 1D and 0D",
-        ),
+        (lambda: ones(3) @ ones(), ValueError, "to be at least 1D, but they are 1D and 0D"),
         (lambda: ones(2, 3, 4) @ ones(3, 4, 5), ValueError, r"Matmul of \(2, 3, 4\) and \(3, 4, 5\)"),
         (lambda: T.linear(ones(2, 3), ones(4, 5)), ValueError, r"cannot be multiplied \(2x3 and 5x4\)"),
         (lambda: T.dot(ones(2), ones(3)), ValueError, "same number of elements"),
@@ -781,19 +697,11 @@ def ones(*shape):
         (lambda: T.concatenate([ones(2, 3), ones(2, 4)]), ValueError, r"Concatenate of \(2, 3\) and \(2, 4\)"),
         (lambda: T.stack([ones(2, 3), ones(2, 4)]), ValueError, r"Stack of \(2, 3\) and \(2, 4\)"),
         (lambda: T.cross_entropy(ones(2, 3), [0, 3]), IndexError, "Target 3 is out of bounds"),
-        (
-            lambda: T.cross_entropy(ones(2, 3), [0, 1, 2]),
-            ValueError,
-            "Expected input batch_size .* to match target batch",
-        ),
+        (lambda: T.cross_entropy(ones(2, 3), [0, 1, 2]), ValueError, "input batch_size .* to match target batch"),
         (lambda: T.cross_entropy(ones(2, 3), [0.0, 1.0]), TypeError, "targets have dtype float64; expected integers"),
         (lambda: T.embedding(ones(3, 2), [3]), IndexError, "index out of range"),
         (lambda: T.embedding(ones(3, 2), [0.5]), TypeError, "expected integers"),
-        (
-            lambda: T.conv2d(ones(1, 3, 5, 5), ones(2, 4, 3, 3)),
-            ValueError,
-            r"Given groups=1, weight of size \(2, 4, 3, 3\), expected input \(1, 3, 5, 5\) to have 4 channels, but got 3",  # noqa: E501
-        ),
+        (lambda: T.conv2d(ones(1, 3, 5, 5), ones(2, 4, 3, 3)), ValueError, "groups=1, .* have 4 channels, but got 3"),
         (
             lambda: T.conv2d(ones(1, 3, 2, 2), ones(2, 3, 3, 3)),
             ValueError,
@@ -807,11 +715,7 @@ def ones(*shape):
         (lambda: T.dropout(ones(2), 2.0), ValueError, "dropout probability has to be between 0 and 1, but got 2.0"),
         (lambda: T.gelu(ones(2), "fast"), ValueError, "either 'none' or 'tanh'; got 'fast'"),
         (lambda: T.clip(ones(2)), ValueError, "at least one of low and high"),
-        (
-            lambda: T.scaled_dot_product_attention(ones(2, 2), ones(2, 2), ones(2, 2), True, True),
-            ValueError,
-            "is_causal",
-        ),
+        (lambda: T.scaled_dot_product_attention(ones(2, 2), ones(2, 2), ones(2, 2), True, True), ValueError, "causal"),
         (lambda: T.exp(), TypeError, r"exp\(x\): missing a required argument: 'x'"),
         (lambda: T.sum(ones(2), axes=0), TypeError, r"sum\(x, axis=None, keepdims=False\): got an unexpected .*'axes'"),
         (lambda: T.exp("a"), TypeError, "expected numbers"),

@@ -94,20 +94,12 @@ def a_step_with_a_gradient_of_another_shape():
         (lambda: optim.AdamW([T.Tensor([1.0], requires_grad=True)], lr=-1), ValueError, "Invalid learning rate: -1"),
         (lambda: optim.SGD([weight()], lr=float("nan")), ValueError, "Invalid learning rate: nan"),
         (lambda: optim.SGD([weight()], lr="0.1"), ValueError, "Invalid learning rate: '0.1'"),
-        (
-            lambda: optim.SGD([weight()], lr=0.1, momentum=-1),
-            ValueError,
-            "Invalid momentum value: -1; expected 0 or more",
-        ),
+        (lambda: optim.SGD([weight()], lr=0.1, momentum=-1), ValueError, "momentum value: -1; expected 0 or more"),
         (lambda: optim.Adam([weight()], betas=(0.9, 1.0)), ValueError, r"Invalid betas: \(0.9, 1.0\); expected two"),
         (lambda: optim.Adam([weight()], betas=0.9), ValueError, "Invalid betas: 0.9"),
         (lambda: optim.Adam([weight()], eps=-1e-8), ValueError, "Invalid eps value"),
         (lambda: optim.AdamW([weight()], weight_decay=-0.1), ValueError, "Invalid weight_decay value: -0.1"),
-        (
-            a_step_with_a_gradient_of_another_shape,
-            ValueError,
-            r"parameter 1 has shape \(1,\) and a gradient of shape \(3,\); expected the same",
-        ),
+        (a_step_with_a_gradient_of_another_shape, ValueError, r"1 has shape \(1,\) and a gradient of shape \(3,\)"),
     ],
 )
 def test_errors(broken, kind, message):
