@@ -12,8 +12,8 @@ from typing import Any
 
 from mlx_grpo_kit.instruments.browser import as_json
 from mlx_grpo_kit.instruments.dashboard import Dashboard
-from mlx_grpo_kit.instruments.generation_tree.widget import GenerationTree
-from mlx_grpo_kit.instruments.microscope.widget import Microscope
+from mlx_grpo_kit.instruments.generation_tree.generation_tree import GenerationTree
+from mlx_grpo_kit.instruments.microscope.microscope import Microscope
 from mlx_grpo_kit.runs.record import RunRecord
 
 COARSE = 0.05  # between two values of a slider from 0 to 1 in the book

@@ -1,22 +1,27 @@
 """Interactive generation: chapter 13's filters as live bars, and a tree of possible answers.
 
-show_generation_tree(config, params, tokenizer, "27+38=", answers=["55", "65"])      # at the end of a cell
+    show_generation_tree(config, params, tokenizer, "27+38=", answers=["55", "65"])      # at the end of a cell
+
+Filters and probabilities are computed in the browser, from logits that are sent once per text.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mlx_grpo_kit.generation import SamplingConfig
-from mlx_grpo_kit.instruments.generation_tree.widget import GenerationTree
+from mlx_grpo_kit.instruments.browser import BrowserWidget
+from mlx_grpo_kit.instruments.generation_tree.tree_picture import draw_tree
 from mlx_grpo_kit.qwen3 import Qwen3Config, qwen3_forward
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.runtime import mx
+from mlx_grpo_kit.viz.picture import Picture, as_picture
 
 NAMED = 200  # the number of likeliest tokens that have names; the others are never visible
 KEPT = 64  # the number of texts whose logits are cached
@@ -64,8 +69,8 @@ def show_generation_tree(
             "logits": base64.b64encode(logits[order].astype("<f4").tobytes()).decode(),
         }
 
-    end = sorted(tokenizer.eos_token_ids)
-    paths = [[*tokenizer.encode(answer), *end[:1]] for answer in answers]
+    ends = sorted(tokenizer.eos_token_ids)
+    paths = [[*tokenizer.encode(answer), *ends[:1]] for answer in answers]
     for answer, path in zip(answers, paths, strict=True):
         for step, id_ in enumerate(path):
             if id_ not in look(prompt, tuple(path[:step]))["ids"]:
@@ -73,18 +78,50 @@ def show_generation_tree(
                     f"Answer {answer!r} has the token {_name(tokenizer, id_)}, which is not among the {NAMED} "
                     "likeliest at its position; expected a token that has a bar."
                 )
-    return GenerationTree(
-        prompt,
-        paths,
-        {
-            "temperature": sampling.temperature,
-            "top_k": sampling.top_k or 0,
-            "top_p": sampling.top_p,
-            "min_p": sampling.min_p or 0.0,
-        },
-        end,
-        lambda prompt, path: look(prompt, tuple(path)),
-    )
+    settings = {
+        "temperature": sampling.temperature,
+        "top_k": sampling.top_k or 0,  # 0: off
+        "top_p": sampling.top_p,  # 1: off
+        "min_p": sampling.min_p or 0.0,
+    }
+    return GenerationTree(prompt, paths, settings, ends, look)
+
+
+class GenerationTree(BrowserWidget):
+    """Bars for the likeliest next tokens; a click on one adds it to the tree.
+
+    Args:
+        prompt: the text at the root.
+        paths: the initial paths in the tree, lists of token ids.
+        settings: the initial temperature and filters.
+        ends: the ids of end tokens.
+        look: a function from a prompt and the following token ids to the next token's distribution: {"path": these ids,
+            "ids" and "names" of the likeliest tokens, likeliest first, "logits" of all tokens, in descending order, as
+            float32 in base64}. The message of a ValueError is shown.
+    """
+
+    source = Path(__file__).with_name("generation_tree")
+
+    def __init__(
+        self,
+        prompt: str,
+        paths: Sequence[Sequence[int]],
+        settings: Mapping[str, float],
+        ends: Sequence[int],
+        look: Callable[[str, tuple[int, ...]], Mapping[str, Any]],
+    ):
+        self._look = look
+        known = sorted({tuple(path[:length]) for path in [[], *paths] for length in range(len(path) + 1)})
+        nodes = [look(prompt, path) for path in known if not {*path} & {*ends}]
+        super().__init__({"prompt": prompt, "paths": known, "nodes": nodes, "settings": settings, "ends": ends})
+
+    def answer(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the distribution of the next token after another text."""
+        return {"prompt": question["prompt"], **self._look(question["prompt"], tuple(question["path"]))}
+
+    def draw_still(self) -> Picture:
+        """Draw the initial tree, with the policy's own probabilities."""
+        return as_picture(*draw_tree(self.data["prompt"], self.data["nodes"], self.data["paths"]))
 
 
 def _name(tokenizer: Tokenizer, id_: int) -> str:

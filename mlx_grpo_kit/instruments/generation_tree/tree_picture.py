@@ -10,17 +10,14 @@ from mlx_grpo_kit.viz.chart import Chart, text
 from mlx_grpo_kit.viz.style import COLORS, POSITIVE, percent
 
 GRAY = COLORS[5]  # for probabilities outside the tree
+BARS = 8  # the number of likeliest tokens that have one
 BAR, ROW, STEP, WIDE = 24, 44, 92, 56  # pixels: height of a bar and of a branch, distance of tokens, width of their box
 
 
-def draw_tree(
-    prompt: str, nodes: Sequence[Mapping[str, Any]], paths: Sequence[Sequence[int]], bars: int = 8
-) -> tuple[Chart, str]:
+def draw_tree(prompt: str, nodes: Sequence[Mapping[str, Any]], paths: Sequence[Sequence[int]]) -> tuple[Chart, str]:
     """Draw bars of the token after the prompt, and the tree of `paths`, with probabilities; return (chart, words).
 
-    Args:
-        prompt, nodes, paths: as in the widget `GenerationTree`; every beginning of a path is a path, too.
-        bars: the number of likeliest tokens to show.
+    The arguments are the data of `GenerationTree`; every beginning of a path is a path, too.
     """
     shares = {tuple(node["path"]): _shares(node) for node in nodes}
     names = {id_: name for node in nodes for id_, name in zip(node["ids"], node["names"], strict=True)}
@@ -28,10 +25,10 @@ def draw_tree(
     ordered = sorted(known, key=lambda path: [-shares[path[:step]].get(id_, 0.0) for step, id_ in enumerate(path)])
     leaves = [path for path in ordered if not any(path == other[:-1] for other in known if other)]
     depth = max(map(len, known))
-    chart = Chart(max(380 + 120 + STEP * depth + 90, 700), 60 + max(BAR * bars, ROW * len(leaves)) + 10)
+    chart = Chart(max(380 + 120 + STEP * depth + 90, 700), 60 + max(BAR * BARS, ROW * len(leaves)) + 10)
     chart.text(14, 22, "what comes next?", size=13, color="soft")
     chart.digits(146, 22, [(prompt, "ink")], size=14)
-    for row, (id_, share) in enumerate(list(shares[()].items())[:bars]):
+    for row, (id_, share) in enumerate(list(shares[()].items())[:BARS]):
         y = 40 + BAR * row
         chart.digits(14, y + 16, [(names[id_], "ink")], size=14)
         chart.bar(74, y + 4, max(0.8, 190 * share), BAR - 9, GRAY)
@@ -70,8 +67,8 @@ def draw_tree(
             branches.append(text(x + wide / 2, y + 13, percent(share), size=11, anchor="middle", color="soft"))
         if path in leaves:
             branches.append(text(x + wide + 8, y + 5, percent(probability[path]), size=13, bold=True))
-    chart.add(_Drawing(branches))
-    first = ", ".join(f"{names[id_]} {percent(share)}" for id_, share in list(shares[()].items())[:bars])
+    chart.draw(branches)
+    first = ", ".join(f"{names[id_]} {percent(share)}" for id_, share in list(shares[()].items())[:BARS])
     told = "; ".join(
         " times ".join(f"{names[id_]} {percent(shares[path[:step]].get(id_, 0.0))}" for step, id_ in enumerate(path))
         + f" is {percent(probability[path])}"
@@ -79,16 +76,6 @@ def draw_tree(
         if path
     )
     return chart, f"After {prompt!r}: {first}." + (f" Paths: {told}." if told else "")
-
-
-class _Drawing:
-    """Markup as an area of a chart."""
-
-    def __init__(self, parts: list[str]):
-        self._parts = parts
-
-    def parts(self) -> list[str]:
-        return self._parts
 
 
 def _shares(node: Mapping[str, Any]) -> dict[int, float]:

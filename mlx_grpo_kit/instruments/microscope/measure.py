@@ -176,7 +176,6 @@ def take_updates(
     completions: Sequence[Completion],
     args: GRPOConfig,
     num_updates: int,
-    ref_params: Mapping[str, mx.array] | None = None,
 ) -> list[dict[str, mx.array]]:
     """Learn from the same completions several times, and return the policy before and after each of `num_updates`.
 
@@ -186,14 +185,12 @@ def take_updates(
     Args:
         params: the policy that sampled the completions, in float32.
         completions: the completions of a TrainStep, with their advantages.
-        args: the run's settings.
-        ref_params: the policy that `beta` pulls toward; None means `params`.
+        args: the run's settings, whose `beta` pulls toward `params`.
     """
     batch = _pad(config, completions)
     loss_config = args.loss(args.max_completion_length or batch.completion_ids.shape[1])
     advantages = mx.array([each.advantage for each in completions])
     old_logps, _ = batch_logps(config, params, batch, args.temperature)
-    ref_logps = batch_logps(config, ref_params or params, batch, args.temperature)[0] if args.beta else None
 
     def loss_fn(params: dict[str, mx.array]) -> mx.array:
         return batch_loss(
@@ -203,7 +200,7 @@ def take_updates(
             advantages,
             loss_config,
             old_logps=old_logps,
-            ref_logps=ref_logps,
+            ref_logps=old_logps if args.beta else None,
             temperature=args.temperature,
         )
 

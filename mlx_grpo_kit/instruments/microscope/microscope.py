@@ -13,8 +13,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,11 +23,13 @@ import numpy as np
 from mlx_grpo_kit.grpo import LOSS_TYPES, Completion, GRPOConfig
 from mlx_grpo_kit.grpo.loss_config import GRPOLossConfig
 from mlx_grpo_kit.grpo.settings import rules_of
+from mlx_grpo_kit.instruments.browser import BrowserWidget
 from mlx_grpo_kit.instruments.microscope.measure import FrozenBatch, examine, freeze, take_updates
-from mlx_grpo_kit.instruments.microscope.widget import Microscope
+from mlx_grpo_kit.instruments.microscope.microscope_picture import draw_microscope
 from mlx_grpo_kit.qwen3 import Qwen3Config
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.runtime import mx
+from mlx_grpo_kit.viz.picture import Picture, as_picture
 
 __all__ = ["show_microscope", "take_updates"]
 
@@ -90,14 +93,45 @@ def show_microscope(
         "loss_type": base.loss_type,
         "importance_sampling_level": base.importance_sampling_level,
         "epsilon": base.epsilon,
-        "epsilon_high": None if is_cispo else base.epsilon_high,
-        "cap": base.epsilon_high if is_cispo else CAP,
+        "epsilon_high": None if is_cispo else base.epsilon_high,  # None: epsilon
+        "cap": base.epsilon_high if is_cispo else CAP,  # of cispo's weights
         "beta": base.beta,
         "scale_rewards": args.scale_rewards,
         "advantage_estimator": args.advantage_estimator,
-        "rewards": None,
+        "rewards": None,  # the batch's own
     }
     return Microscope(batch, settings, lambda settings: _look(frozen, base, settings))
+
+
+class Microscope(BrowserWidget):
+    """A widget in which you choose a prompt, an answer and a token, change the loss's settings, and drag rewards.
+
+    Args:
+        batch: what stays: the completions, of which those of a prompt are adjacent, and the choices of the controls.
+        settings: the initial values of the controls.
+        look: a function from settings to a reading. "advantages" has all completions, "means" and "stds" all groups.
+            "tokens" has columns for each completion of the group, "largest" the largest size of three of them in the
+            whole batch. The message of a ValueError is shown.
+    """
+
+    source = Path(__file__).with_name("microscope")
+
+    def __init__(
+        self,
+        batch: Mapping[str, Any],
+        settings: Mapping[str, Any],
+        look: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+    ):
+        self._look = look
+        super().__init__({"batch": batch, "settings": settings, "reading": look(settings)})
+
+    def answer(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the reading for other settings."""
+        return self._look(question)
+
+    def draw_still(self) -> Picture:
+        """Draw the first reading."""
+        return as_picture(*draw_microscope(self.data["batch"], self.data["settings"], self.data["reading"]))
 
 
 def _look(frozen: FrozenBatch, base: GRPOLossConfig, settings: Mapping[str, Any]) -> dict[str, Any]:

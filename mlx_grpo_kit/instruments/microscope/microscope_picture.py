@@ -61,9 +61,8 @@ def draw_microscope(
             chart.text(x + 30, y + 33, said or _signed(push), size=11, anchor="middle", color=INK)
         if len(answer["tokens"]) > MOST_CELLS:
             chart.text(422 + CELL * MOST_CELLS, y + 25, "…", size=14)
-    chart.text(
-        *(14, 100 + ROW * size, f"mean reward {_digits(mean)}, standard deviation {_digits(std)}"), size=12.5, bold=True
-    )
+    summary = f"mean reward {_digits(mean)}, standard deviation {_digits(std)}"
+    chart.text(14, 100 + ROW * size, summary, size=12.5, bold=True)
     listed = "; ".join(
         f"{answer['text']!r} reward {'none' if reward is None else f'{reward:g}'}, advantage {_signed(advantage)}, "
         f"pushes {_pushes(answer['tokens'], tokens)}"
