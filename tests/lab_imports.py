@@ -11,8 +11,8 @@ import warnings
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-BOOK = {"book.py", "formulas.py", "moving.py", "reading.py", "reference.py"}
-"""The files of `make docs`, which runs with the extra `book`."""
+BOOK = ROOT / "mlx_grpo_kit" / "course" / "book"
+"""The makers of `make docs`, which run with the extra `book`."""
 OPTIONAL = {"jax", "optax", "optree", "orbax", "torchax", "torchopt", "math_verify", "reasoning_gym"}
 """Packages that a reader may lack: chapter 22 skips a framework that is not installed, and errors name the extra."""
 
@@ -25,7 +25,7 @@ def imports():
         source = "\n".join(line for line in lines if not line.startswith(("%", "!")))
         yield from ((path, node) for node in _nodes(source))
     for path in sorted((ROOT / "mlx_grpo_kit").rglob("*.py")):
-        if not (path.parent.name == "course" and path.name in BOOK):
+        if path.parent != BOOK:
             yield from ((path, node) for node in _nodes(path.read_text(encoding="utf-8")))
 
 

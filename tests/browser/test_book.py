@@ -13,8 +13,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from playwright.sync_api import expect
 
-from mlx_grpo_kit.course import book as course_book
-from mlx_grpo_kit.course import moving, reference
+from mlx_grpo_kit.course.book import moving, reference, website
 from mlx_grpo_kit.course.syllabus import PARTS, PATHS
 from mlx_grpo_kit.grpo import compute_advantages
 
@@ -45,7 +44,7 @@ def book(tmp_path_factory):
     [*_, last] = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     last["source"] = ["raise SystemExit(3)"]
     first.write_text(json.dumps(notebook), encoding="utf-8")
-    complaints = course_book.build(notebooks, folder / "site")
+    complaints = website.build(notebooks, folder / "site")
     return notebooks, folder / "site", complaints
 
 
@@ -75,8 +74,8 @@ def test_every_picture_is_there_with_its_alt_text(book):
 
 def test_the_guides_are_pages_that_the_first_page_links(book):
     _, site, _ = book
-    assert course_book.GUIDES
-    for guide in course_book.GUIDES:
+    assert website.GUIDES
+    for guide in website.GUIDES:
         title = guide.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
         assert f'href="{guide.stem}.html"' in pages(site)["index"]
         assert f"<h1>{title}<" in pages(site)[guide.stem]
@@ -146,7 +145,7 @@ def test_the_first_page_has_every_chapter_once_the_paths_and_a_sentence_for_each
         for chapter in part:
             assert article.count(f"{chapter.number} · {chapter.title}") == 1
     assert all(name in article for name in PATHS)
-    assert all(sentence in article for sentence in course_book.ABOUT.values())
+    assert all(sentence in article for sentence in website.ABOUT.values())
     assert "Put the parts together" in article  # a goal
     assert 'class="kit-start" href="00_start_here.html"' in front
 
@@ -185,12 +184,12 @@ def test_on_the_first_page_a_click_on_an_answer_shows_what_would_be_learnt(book,
 def test_chapters_link_colab_and_binder_only_if_the_repository_is_on_github(book, tmp_path, monkeypatch):
     notebooks, site, _ = book
     assert "colab.research" not in pages(site)["01_derivatives"]
-    assert course_book._in_the_cloud("x.ipynb", "https://example.org/me/course") == ""
-    monkeypatch.setattr(course_book, "make_moving", lambda notebooks, folder: [])
+    assert website._in_the_cloud("x.ipynb", "https://example.org/me/course") == ""
+    monkeypatch.setattr(website, "make_moving", lambda notebooks, folder: [])
     monkeypatch.setattr(reference, "PAGES", {"scalar": ("scalar",)})
     (tmp_path / "some").mkdir()
     shutil.copy(notebooks / "01_derivatives.ipynb", tmp_path / "some")
-    course_book.build(tmp_path / "some", tmp_path / "site", repository="https://github.com/me/course.git")
+    website.build(tmp_path / "some", tmp_path / "site", repository="https://github.com/me/course.git")
     page = (tmp_path / "site" / "01_derivatives.html").read_text(encoding="utf-8")
     assert "https://colab.research.google.com/github/me/course/blob/HEAD/notebooks/01_derivatives.ipynb" in page
     assert "https://mybinder.org/v2/gh/me/course/HEAD?urlpath=lab/tree/notebooks/01_derivatives.ipynb" in page

@@ -11,10 +11,10 @@ import nbformat
 import pytest
 from sphinx.application import Sphinx
 
-from mlx_grpo_kit.course import book, reference
+from mlx_grpo_kit.course.book import reference, website
+from mlx_grpo_kit.course.book.formulas import mathml
+from mlx_grpo_kit.course.book.reading import for_reading
 from mlx_grpo_kit.course.catalogue import exercises
-from mlx_grpo_kit.course.formulas import mathml
-from mlx_grpo_kit.course.reading import for_reading
 
 pytestmark = [pytest.mark.filterwarnings(f"ignore::{kind}DeprecationWarning") for kind in ("", "Pending")]
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
@@ -39,7 +39,7 @@ def notebooks(tmp_path_factory):
 def site(notebooks, tmp_path_factory):
     """A book that exists already."""
     output = tmp_path_factory.mktemp("site") / "book"
-    book.build(notebooks, output)
+    website.build(notebooks, output)
     return output
 
 
@@ -48,7 +48,7 @@ def content_of(folder):
 
 
 def make(notebooks, output):
-    return book.main(["--notebooks", str(notebooks), "--output", str(output)])
+    return website.main(["--notebooks", str(notebooks), "--output", str(output)])
 
 
 def test_a_second_book_replaces_the_first_and_leaves_no_other_files(notebooks, site, tmp_path):
@@ -135,7 +135,7 @@ def test_a_broken_notebook_is_named_in_one_line(content, tmp_path, capsys):
 
 def test_a_notebook_without_cells_has_no_goal(tmp_path):
     (tmp_path / CHAPTER).write_text('{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": []}')
-    book.build(tmp_path, tmp_path / "book")
+    website.build(tmp_path, tmp_path / "book")
     assert "Derivatives" in (tmp_path / "book" / "index.html").read_text()
 
 
@@ -143,7 +143,7 @@ def test_a_book_without_notebooks_or_without_its_packages(notebooks, tmp_path, m
     (tmp_path / "empty").mkdir()
     assert make(tmp_path / "empty", tmp_path / "new") == 2
     assert "There are no notebooks of the course in" in capsys.readouterr().err
-    monkeypatch.setattr(book, "PACKAGES", ("a_package_that_nobody_has",))
+    monkeypatch.setattr(website, "PACKAGES", ("a_package_that_nobody_has",))
     assert make(notebooks, tmp_path / "new") == 2
     assert "The book needs a_package_that_nobody_has: " in capsys.readouterr().err
 
@@ -223,4 +223,4 @@ def test_the_output_of_a_chapter_stays():
 
 def test_a_goal_is_not_cut_at_a_title():
     cell = nbformat.v4.new_markdown_cell("# 19\n\n**Goal.** Compare GRPO, Dr. GRPO and DAPO. Then more.")
-    assert book._goal(nbformat.v4.new_notebook(cells=[cell])) == "Compare GRPO, Dr. GRPO and DAPO."
+    assert website._goal(nbformat.v4.new_notebook(cells=[cell])) == "Compare GRPO, Dr. GRPO and DAPO."

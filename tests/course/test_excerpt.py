@@ -2,7 +2,7 @@
 
 import pytest
 
-from mlx_grpo_kit.course.excerpt import widget_of
+from mlx_grpo_kit.course.book.excerpt import widget_of
 
 
 def cells(*sources):

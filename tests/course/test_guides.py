@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from mlx_grpo_kit.course import book
+from mlx_grpo_kit.course.book import website
 from mlx_grpo_kit.course.catalogue import find as exercise
 from mlx_grpo_kit.course.syllabus import COURSE
 from mlx_grpo_kit.course.teaching.assignment import check_hidden
@@ -15,7 +15,7 @@ from mlx_grpo_kit.grpo.off_policy import importance_weights
 from mlx_grpo_kit.runtime import mx
 from tests.every import every
 
-[NAMES] = [guide for guide in book.GUIDES if guide.name == "names.md"]
+[NAMES] = [guide for guide in website.GUIDES if guide.name == "names.md"]
 ROWS = [line for line in NAMES.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
 CELLS = [[cell.strip() for cell in row.strip("|").split(" | ")] for row in ROWS if not row.startswith("| ---")]
 OURS = sorted({name for row in CELLS for name in re.findall(r"`([^`]+)`", row[1])})
@@ -50,13 +50,13 @@ def test_the_guide_on_training_says_what_a_truncated_ratio_is():
     weights = importance_weights(config, logps, mx.log(mx.array([[0.1, 0.5, 0.8]])), mask)
     bound = config.importance_sampling_clip_max
     np.testing.assert_allclose(weights, [[min(0.9 / 0.1, bound), 1, 0.25]], rtol=1e-5)
-    [guide] = [each.read_text(encoding="utf-8") for each in book.GUIDES if each.name == "training.md"]
+    [guide] = [each.read_text(encoding="utf-8") for each in website.GUIDES if each.name == "training.md"]
     assert f"multiplies the loss of each token by min(p / q, {bound:g})" in guide
 
 
 def test_the_six_weeks_of_the_guide_for_instructors():
     """Hours are those of the syllabus; exercises belong to the week, have hidden cases, and make one assignment."""
-    [guide] = [each.read_text(encoding="utf-8") for each in book.GUIDES if each.name == "teaching.md"]
+    [guide] = [each.read_text(encoding="utf-8") for each in website.GUIDES if each.name == "teaching.md"]
     weeks = re.findall(r"^\| \d \| (\d\d) to (\d\d) \| ([\d.]+) \|.*?\| ([\d. ]+) \|$", guide, flags=re.M)
     assert len(weeks) == 6
     for first, last, hours, ids in weeks:

@@ -9,8 +9,8 @@ import re
 import ipywidgets as widgets
 import pytest
 
-from mlx_grpo_kit.course import moving
-from mlx_grpo_kit.course.foreseen import answers_of
+from mlx_grpo_kit.course.book import moving
+from mlx_grpo_kit.course.book.foreseen import answers_of
 from mlx_grpo_kit.viz import Panel
 from mlx_grpo_kit.viz.chart import Chart
 from mlx_grpo_kit.viz.picture import new_figure

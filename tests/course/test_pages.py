@@ -13,7 +13,8 @@ import pytest
 
 from mlx_grpo_kit.assets import TINY, TINY_CHAT
 from mlx_grpo_kit.cli.parser import MODEL, TASK, build_parser
-from mlx_grpo_kit.course import book, check
+from mlx_grpo_kit.course import check
+from mlx_grpo_kit.course.book import website
 from mlx_grpo_kit.course.catalogue import find
 from mlx_grpo_kit.course.record import PLACE
 from mlx_grpo_kit.files import MANIFEST
@@ -25,7 +26,7 @@ from mlx_grpo_kit.tasks.catalogue import TASKS
 from tests.every import every
 
 ROOT = Path(__file__).parents[2]
-PAGES = {path.name: path for path in (ROOT / "README.md", *book.GUIDES)}
+PAGES = {path.name: path for path in (ROOT / "README.md", *website.GUIDES)}
 TEXTS = {name: path.read_text(encoding="utf-8") for name, path in PAGES.items()}
 STEPS = 2
 
@@ -203,9 +204,9 @@ def test_links_and_paths_resolve(page):
 
 
 def test_every_guide_has_a_place_in_the_book_and_a_link_in_the_readme():
-    folder = book.GUIDES[0].parent
-    assert {path.name for path in folder.glob("*.md")} == {guide.name for guide in book.GUIDES}
-    for guide in book.GUIDES:
+    folder = website.GUIDES[0].parent
+    assert {path.name for path in folder.glob("*.md")} == {guide.name for guide in website.GUIDES}
+    for guide in website.GUIDES:
         assert f"]({guide.relative_to(ROOT)})" in TEXTS["README.md"], guide.name
 
 
@@ -221,5 +222,5 @@ def test_pictures_exist_and_have_alt_texts():
         for name, path in PAGES.items()
         for words, target in re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", TEXTS[name])
     ]
-    assert {path.name for path, _ in pictures} == {path.name for path in (book.GUIDES[0].parent / "images").iterdir()}
+    assert {path.name for path, _ in pictures} == {path.name for path in website.ON_GITHUB.glob("images/*")}
     assert all(path.is_file() and len(words) > 20 for path, words in pictures)

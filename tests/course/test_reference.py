@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mlx_grpo_kit.course.reference import CHAPTERS, PAGES, _text, chapter_of, write_reference
+from mlx_grpo_kit.course.book.reference import CHAPTERS, PAGES, _text, chapter_of, write_reference
 from mlx_grpo_kit.course.syllabus import COURSE
 from tests.every import every
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mlx_grpo_kit.course import book
+from mlx_grpo_kit.course.book import website
 from mlx_grpo_kit.course.catalogue import find
 from mlx_grpo_kit.course.chapters.chapter_21.ring import run_in_ring
 from mlx_grpo_kit.grpo import GRPOConfig, estimate_memory
 from mlx_grpo_kit.qwen3 import Qwen3Config, count_total_parameters
 
-[PAGE] = [guide for guide in book.GUIDES if guide.name == "scale.md"]
+[PAGE] = [guide for guide in website.GUIDES if guide.name == "scale.md"]
 TEXT = PAGE.read_text(encoding="utf-8")
 [BLOCK] = re.findall(r"```python\n(.*?)```", TEXT, flags=re.S)
 SIZES = ("0.6B", "8B", "32B")
@@ -84,7 +84,7 @@ def test_measured_numbers_are_next_to_computed_ones():
     learning, sampling = 8 * params * 8 * (12 + 64) / 1e11, 64 * 4 * params / 1e10
     assert f"| 9.7 GB | {total / 1e9:.1f} GB |" in TEXT
     assert f"| 36, 15 | {learning + sampling:.0f}, {sampling:.0f} |" in TEXT
-    measured = next(guide for guide in book.GUIDES if guide.name == "real_qwen3.md").read_text(encoding="utf-8")
+    measured = next(guide for guide in website.GUIDES if guide.name == "real_qwen3.md").read_text(encoding="utf-8")
     assert "| and `--gradient-checkpointing` | 9.7 GB | 10.3 GB | 36 s |" in measured
     assert "Sampling takes 15 seconds of it" in measured
     assert "takes 583 to 606 ms per step in one process" in measured

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mlx_grpo_kit.course import progress
-from mlx_grpo_kit.course.book import GUIDES, IN_REPOSITORY, front_page
+from mlx_grpo_kit.course.book.website import GUIDES, IN_REPOSITORY, front_page
 from mlx_grpo_kit.course.catalogue import chapters, exercises
 from mlx_grpo_kit.course.course_map import describe_course, draw_course
 from mlx_grpo_kit.course.syllabus import COURSE, PARTS, PATHS, describe_path

@@ -8,10 +8,11 @@ import nbformat
 import pytest
 
 from mlx_grpo_kit.cli import main
-from mlx_grpo_kit.course import book, catalogue, check, progress, use
+from mlx_grpo_kit.course import catalogue, check, progress, use
 from mlx_grpo_kit.course import chapters as chapter_folders
+from mlx_grpo_kit.course.book import website
+from mlx_grpo_kit.course.book.reading import for_reading
 from mlx_grpo_kit.course.catalogue import chapters, exercises, find
-from mlx_grpo_kit.course.reading import for_reading
 from mlx_grpo_kit.course.record import kept_answers
 from mlx_grpo_kit.course.teaching.slides import as_slides
 
@@ -115,9 +116,9 @@ def test_the_book_without_solutions(monkeypatch):
         plain = re.sub("<[^>]*>", "", pages).replace("&quot;", '"').replace("&#39;", "'")
         assert (line in plain) == solutions
     asked = []
-    monkeypatch.setattr(book, "build", lambda *arguments: asked.append(arguments[2]) or [])
-    book.main(["--no-solutions"])
-    book.main([])
+    monkeypatch.setattr(website, "build", lambda *arguments: asked.append(arguments[2]) or [])
+    website.main(["--no-solutions"])
+    website.main([])
     assert asked == [False, True]
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from mlx_grpo_kit.backends import read_metadata
 from mlx_grpo_kit.cli.parser import build_parser
-from mlx_grpo_kit.course.book import GUIDES
+from mlx_grpo_kit.course.book.website import GUIDES
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
 
 TEXTS = {guide.stem: guide.read_text(encoding="utf-8") for guide in GUIDES}

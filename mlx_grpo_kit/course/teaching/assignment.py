@@ -26,7 +26,7 @@ with packages_for("assignment"):
     import nbformat
     from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_raw_cell
 
-    from mlx_grpo_kit.course.reading import CHECK
+    from mlx_grpo_kit.course.book.reading import CHECK
 
 NBGRADER_CONFIG = """# Read by nbgrader in this folder. Students find the course's own stub instead of nbgrader's.
 c = get_config()  # noqa: F821

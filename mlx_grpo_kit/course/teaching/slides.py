@@ -21,7 +21,7 @@ with packages_for("slides"):
     from nbconvert import SlidesExporter
     from nbformat.v4 import new_markdown_cell
 
-    from mlx_grpo_kit.course.reading import CHECK, PROGRESS
+    from mlx_grpo_kit.course.book.reading import CHECK, PROGRESS
 
 HEADING = re.compile(r"^(?=#{1,3} )", flags=re.M)
 NOTES = re.compile(r"^(\*\*What to notice\.\*\*|<details>)")

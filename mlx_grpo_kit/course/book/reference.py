@@ -19,7 +19,7 @@ from mlx_grpo_kit.grpo.config import GRPOConfig
 from mlx_grpo_kit.grpo.loss_config import GRPOLossConfig
 from mlx_grpo_kit.grpo.settings import rules_of
 
-PACKAGE = Path(__file__).parents[1]
+PACKAGE = Path(__file__).parents[2]
 PAGES = {
     "scalar": ("scalar", "scalar.nn"),
     "tensor": ("tensor", "tensor.nn", "tensor.optim", "tensor.resnet"),

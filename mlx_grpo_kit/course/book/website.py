@@ -24,10 +24,10 @@ from pathlib import Path
 
 import nbformat
 
-from mlx_grpo_kit.course.moving import make_moving
-from mlx_grpo_kit.course.one_group import one_group
-from mlx_grpo_kit.course.reading import for_reading
-from mlx_grpo_kit.course.reference import write_reference
+from mlx_grpo_kit.course.book.moving import make_moving
+from mlx_grpo_kit.course.book.one_group import one_group
+from mlx_grpo_kit.course.book.reading import for_reading
+from mlx_grpo_kit.course.book.reference import write_reference
 from mlx_grpo_kit.course.syllabus import COURSE, PARTS, PATHS, Chapter, describe_path
 from mlx_grpo_kit.files import read_file, replaced_folder
 from mlx_grpo_kit.runtime.extras import install
@@ -56,17 +56,17 @@ ABOUT = {
     "from_here": "Five directions after the course, each with a paper, a repository and an exercise.",
 }
 """The guides in reading order, and a sentence about each for the first page."""
-GUIDES = [Path(__file__).with_name("guides") / f"{name}.md" for name in ABOUT]
-"""Their files. On GitHub they link notebooks as IN_REPOSITORY; in the book those are in the same folder.
-"""
+ON_GITHUB = Path(__file__).parents[1] / "guides"
+GUIDES = [ON_GITHUB / f"{name}.md" for name in ABOUT]
+"""Their files. On GitHub they link notebooks as IN_REPOSITORY; in the book those are in the same folder."""
 IN_REPOSITORY = "../../../notebooks/"
 DOWNLOADS = "downloads"  # the folder of the notebooks as they are, which pages offer
-IMAGES = sorted(Path(__file__).with_name("guides").glob("images/*.png"))
+IMAGES = sorted(ON_GITHUB.glob("images/*.png"))
 SETTINGS = {
     "project": TITLE,
     "author": "the authors of mlx_grpo_kit",
     "html_title": TITLE,
-    "extensions": ["myst_nb", "mlx_grpo_kit.course.formulas"],
+    "extensions": ["myst_nb", "mlx_grpo_kit.course.book.formulas"],
     "html_math_renderer": "mathml",
     "nb_execution_mode": "off",
     "myst_enable_extensions": ["dollarmath"],
@@ -258,7 +258,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(complaint, file=sys.stderr)
     print(f"The book: {(options.output / 'index.html').resolve().as_uri()}")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

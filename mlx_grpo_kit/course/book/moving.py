@@ -1,6 +1,6 @@
 """The book's moving pictures: what a page needs so that panels and instruments move without a kernel.
 
-    python -m mlx_grpo_kit.course.moving notebooks/01_derivatives.ipynb --output FOLDER
+    python -m mlx_grpo_kit.course.book.moving notebooks/01_derivatives.ipynb --output FOLDER
 
 A panel becomes a flip-book: its function draws one picture for each combination of some values of its controls. An
 instrument keeps its JavaScript module, and its answers are computed in advance. `moving.js` shows both. Only the
@@ -27,8 +27,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from mlx_grpo_kit.course.excerpt import widget_of
-from mlx_grpo_kit.course.foreseen import answers_of
+from mlx_grpo_kit.course.book.excerpt import widget_of
+from mlx_grpo_kit.course.book.foreseen import answers_of
 from mlx_grpo_kit.course.record import PLACE
 from mlx_grpo_kit.viz.box import colored_box
 from mlx_grpo_kit.viz.graphs.stepper import Stepper
