@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
 
+from mlx_grpo_kit.course.syllabus import Chapter
 from mlx_grpo_kit.viz.chart import Chart, text
 from mlx_grpo_kit.viz.style import COLORS, EDGE
 
 WIDTH, LINE, ROW, HEADING = 440, 84, 25, 40  # pixels: LINE is where the dots are
 
 
-class Chapter(Protocol):
-    """A chapter as the map draws it; `needs` are the numbers of earlier chapters."""
-
-    file: str
-    number: str
-    title: str
-    minutes: int
-    needs: Sequence[str]
-
-
-def draw_course(
-    parts: Mapping[str, Sequence[Chapter]], page_of: Callable[[str], str | None] = lambda file: None
-) -> Chart:
-    """The chapters by the name of their part, each a dot; a line leads down from it to every chapter that needs it.
-
-    `page_of` gives the address of a chapter from the name of its file, or None; with one, its title is a link.
-    """
+def draw_course(parts: Mapping[str, Sequence[Chapter]]) -> Chart:
+    """The chapters by the name of their part, each a dot; a line leads down from it to every chapter that needs it."""
     heights: dict[str, float] = {}
     dots, words, y = [], [], 0.0
     for (name, chapters), color in zip(parts.items(), COLORS, strict=True):
@@ -40,9 +25,8 @@ def draw_course(
             heights[chapter.number] = middle = y + ROW / 2
             y += ROW
             dots.append(f'<circle cx="{LINE}" cy="{middle:g}" r="7" fill="{color}" stroke="#fff" stroke-width="1.5"/>')
-            title = text(LINE + 18, middle + 5, f"{chapter.number}  {chapter.title}", size=14)
             words += [
-                f'<a href="{page}">{title}</a>' if (page := page_of(chapter.file)) else title,
+                text(LINE + 18, middle + 5, f"{chapter.number}  {chapter.title}", size=14),
                 text(WIDTH - 12, middle + 5, f"{chapter.minutes} min", size=13, anchor="end", color="soft"),
             ]
     numbers = [*heights]
@@ -53,7 +37,7 @@ def draw_course(
         for need in chapter.needs
     ]
     chart = Chart(WIDTH, y + 12)
-    chart.add(_Drawing([*lines, *dots, *words]))
+    chart.draw([*lines, *dots, *words])
     return chart
 
 
@@ -68,16 +52,6 @@ def describe_course(parts: Mapping[str, Sequence[Chapter]]) -> str:
         needs = " and ".join(chapter.needs) or "nothing"
         sentences.append(f"{chapter.number} {chapter.title}, {chapter.minutes} minutes, builds on {needs}.")
     return " ".join(sentences)
-
-
-class _Drawing:
-    """Markup as an area of a chart."""
-
-    def __init__(self, markup: list[str]):
-        self._markup = markup
-
-    def parts(self) -> list[str]:
-        return self._markup
 
 
 def _line(start: float, end: float, rows: int) -> str:

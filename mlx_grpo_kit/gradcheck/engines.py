@@ -49,11 +49,7 @@ class AutogradEngine:
         """All outputs as one vector, and the gradients of outputs * cotangents_of(number of outputs)."""
         outputs = self.checked_outputs(fn, arguments)
         arrays = [self.numbers(output) for output in outputs]
-        cotangents = np.split(
-            cotangents_of(sum(array.size for array in arrays)), np.cumsum([array.size for array in arrays])[:-1]
-        )
-        cotangents = [c.reshape(array.shape) for c, array in zip(cotangents, arrays, strict=True)]
-        grads = self.gradients(outputs, cotangents, leaves)
+        grads = self.gradients(outputs, _one_for_each(arrays, cotangents_of), leaves)
         return vector(arrays), [None if grad is None else self.numbers(grad) for grad in grads]
 
     def is_output(self, x: Any) -> bool:
@@ -257,12 +253,9 @@ class MLXAutograd(AutogradEngine):
             return flat(fn(*own))
 
         arrays = [self.numbers(output) for output in self.checked_outputs(fn, arguments)]
-        cotangents = np.split(
-            cotangents_of(sum(array.size for array in arrays)), np.cumsum([array.size for array in arrays])[:-1]
-        )
         cotangents = [
-            self._mx.array(c.reshape(array.shape).astype(array.dtype))
-            for c, array in zip(cotangents, arrays, strict=True)
+            self._mx.array(each.astype(array.dtype))
+            for each, array in zip(_one_for_each(arrays, cotangents_of), arrays, strict=True)
         ]
         _, grads = self._mx.vjp(outputs_of, leaves, cotangents)
         return vector(arrays), [self.numbers(grad) for grad in grads]
@@ -314,6 +307,13 @@ def is_coarse(dtype: str) -> bool:
 def vector(arrays: list[np.ndarray]) -> np.ndarray:
     kind = np.complex128 if any(np.iscomplexobj(array) for array in arrays) else np.float64
     return np.concatenate([np.ravel(array).astype(kind) for array in arrays])
+
+
+def _one_for_each(arrays: list[np.ndarray], numbers_of: Callable[[int], np.ndarray]) -> list[np.ndarray]:
+    """Arrays of the same shapes, filled from the one vector `numbers_of(number of elements)`."""
+    sizes = [array.size for array in arrays]
+    parts = np.split(numbers_of(sum(sizes)), np.cumsum(sizes)[:-1])
+    return [part.reshape(array.shape) for part, array in zip(parts, arrays, strict=True)]
 
 
 def _is_from(module: str, x: Any) -> bool:

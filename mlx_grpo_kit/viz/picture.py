@@ -49,7 +49,8 @@ class FigurePicture:
         return image_tag(to_png(self.figure, SCREEN_DPI), self.figure, self.alt)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        return mimebundle(self.figure, self.alt)
+        """The picture as HTML, in the resolution of a stored notebook, and words for pages that do not show HTML."""
+        return {"text/html": image_tag(to_png(self.figure), self.figure, self.alt), "text/plain": self.alt}
 
     def __repr__(self) -> str:
         return self.alt
@@ -182,11 +183,6 @@ def _least_width(figure: Figure) -> int:
 def _has_photographs(figure: Figure) -> bool:
     """True if there is an image in shades of grey, whose negative would turn ink into paper."""
     return any(image.cmap.name.lower().startswith(("gray", "grey")) for axis in figure.axes for image in axis.images)
-
-
-def mimebundle(figure: Figure, alt: str) -> dict[str, str]:
-    """Return the output that Jupyter stores: the picture as HTML, and words for pages that do not show HTML."""
-    return {"text/html": image_tag(to_png(figure), figure, alt), "text/plain": alt}
 
 
 def show_picture(drawn: Figure | Chart, alt: str) -> None:

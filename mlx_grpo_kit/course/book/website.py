@@ -242,7 +242,9 @@ def _goal(notebook: nbformat.NotebookNode) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Build the book, print its address, and return the exit status."""
-    parser = argparse.ArgumentParser(description="The course as a web site, from its stored outputs.")
+    parser = argparse.ArgumentParser(
+        "mlx_grpo_kit.course.book", description="The course as a web site, from its stored outputs."
+    )
     parser.add_argument("--output", type=Path, default=Path("build/book"), metavar="DIR")
     parser.add_argument("--notebooks", type=Path, default=Path("notebooks"), metavar="DIR")
     words = "leave out the solutions of exercises, for a class"
