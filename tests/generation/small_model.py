@@ -6,17 +6,8 @@ import torch
 V = 37
 PROMPTS = [[5, 6, 7], [8], [9, 10, 11, 12, 13, 14, 15, 16], [1, 2, 3, 4]]
 GROUPS = [prompt for prompt in PROMPTS for _ in range(3)]
-SHAPE = dict(
-    vocab_size=V,
-    hidden_size=32,
-    intermediate_size=48,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=8,
-    max_position_embeddings=128,
-    tie_word_embeddings=True,
-)
+SHAPE = dict(vocab_size=V, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+             num_key_value_heads=2, head_dim=8, max_position_embeddings=128, tie_word_embeddings=True)  # fmt: skip
 NOISE = 0.2  # the next token is far from certain, and far from uniform
 
 

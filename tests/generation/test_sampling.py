@@ -63,14 +63,7 @@ def test_top_p(top_p):
     ours = apply_top_p(mx.array(logprobs), top_p)
     np.testing.assert_array_equal(ours, warped(TopPLogitsWarper(top_p), logprobs))
     np.testing.assert_array_equal(ours, sample_utils.apply_top_p(mx.array(logprobs), top_p))
-
-
-def test_top_p_by_hand():
-    """The likeliest tokens that together reach 0.65 of 0.4, 0.3, 0.2, 0.1 are two; to reach 0.75 takes three."""
-    logprobs = mx.log(mx.array([0.1, 0.4, 0.2, 0.3]))
-    assert np.isfinite(np.array(apply_top_p(logprobs, 0.65))).tolist() == [False, True, False, True]
-    assert np.isfinite(np.array(apply_top_p(logprobs, 0.75))).tolist() == [False, True, True, True]
-    np.testing.assert_array_equal(apply_top_p(logprobs, 1.0), logprobs)
+    np.testing.assert_array_equal(apply_top_p(mx.array(logprobs), 1.0), logprobs)
 
 
 def test_top_p_of_a_flat_bfloat16_distribution():

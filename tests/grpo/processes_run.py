@@ -1,6 +1,7 @@
-"""The runs of `test_processes.py`, in one of several processes: python -m tests.grpo.processes_run FOLDER RUNS.
+"""The runs of `test_processes.py`, in one of several processes: python -m tests.grpo.processes_run FOLDER RUNS [TOOLS].
 
-RUNS is a list of settings as JSON. SIZE-RUN-RANK in FOLDER gets what a run has learned, and its metrics.
+RUNS is a list of settings as JSON. SIZE-RUN-RANK in FOLDER gets what a run has learned, and its metrics. With a third
+argument SIZE-tools-RANK gets what tasks of several turns give.
 """
 
 import faulthandler
@@ -10,11 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
+from mlx_grpo_kit.assets import TINY_TOOLS
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer, processes
 from mlx_grpo_kit.grpo.processes import World
-from mlx_grpo_kit.qwen3 import Qwen3Config, init_params
+from mlx_grpo_kit.qwen3 import Qwen3Config, init_params, load_pretrained
 from mlx_grpo_kit.qwen3.tokenizer import load_tokenizer
-from mlx_grpo_kit.tasks import Problem, TaskError
+from mlx_grpo_kit.tasks import Calculator, GuessTheNumber, Problem, TaskError
 from tests.sizes import ONE_LAYER
 
 
@@ -41,7 +43,23 @@ class Sevens:
         return len(completion) % 2 == 0
 
 
-def main(folder, runs):
+def in_turns(world):
+    """{task: (steps, evaluation)} of tasks of several turns."""
+    config, params = load_pretrained(TINY_TOOLS)
+    found = {}
+    for task in (Calculator(), GuessTheNumber()):
+        args = GRPOConfig(num_generations=4, per_device_train_batch_size=16, learning_rate=5e-4)
+        trainer = GRPOTrainer(config, params, load_tokenizer(TINY_TOOLS), task, args, world)
+        steps = []
+        for step in trainer.train(2):
+            rows = [[each.prompt, each.completion_ids, each.token_mask, each.messages, each.rewards, each.advantage]
+                    for each in step.completions]  # fmt: skip
+            steps.append([step.metrics | {"step_time": 0}, rows])
+        found[task.name] = steps, trainer.evaluate(6)
+    return found
+
+
+def main(folder, runs, tools):
     world = World.join()
     processes.MESSAGE = 500  # so that gradients go in several messages
     tokenizer = load_tokenizer(folder)
@@ -81,8 +99,10 @@ def main(folder, runs):
     except ValueError as error:
         words["division"] = str(error)
     (folder / f"{world.size}-words-{world.rank}.json").write_text(json.dumps(words))
+    if tools:
+        (folder / f"{world.size}-tools-{world.rank}.json").write_text(json.dumps(in_turns(world)))
 
 
 if __name__ == "__main__":
     faulthandler.dump_traceback_later(280, exit=True)
-    main(Path(sys.argv[1]), json.loads(sys.argv[2]))
+    main(Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3:])

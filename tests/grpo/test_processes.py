@@ -48,7 +48,7 @@ def folder(tmp_path_factory):
         save_character_tokenizer(each)
     script = ["-m", "tests.grpo.processes_run"]
     for count in (1, 2, 4):
-        command = [sys.executable, *script, str(folder), json.dumps([*RUNS.values()])]
+        command = [sys.executable, *script, str(folder), json.dumps([*RUNS.values()]), "tools"]
         workers = [subprocess.Popen(command, cwd=ROOT, env=environment) for environment in ring(count, folder)]
         try:
             assert [worker.wait(timeout=300) for worker in workers] == [0] * count
@@ -96,6 +96,20 @@ def test_any_number_of_processes_gives_the_same_run(folder, world, name):
         # AdamW divides a gradient by its own size, so where that is all rounding a number may go another way.
         assert np.mean(abs(theirs - params) < 1e-5) > 0.999
         assert abs(theirs - params).mean() < 1e-3 * moved
+
+
+@pytest.mark.parametrize("task", ["calculator", "guess"])
+@pytest.mark.parametrize("process", ["2-tools-0", "2-tools-1", "4-tools-0", "4-tools-3"])
+def test_turns_are_the_same_in_any_number_of_processes(folder, task, process):
+    (steps, evaluated), (others, evaluated_there) = (
+        json.loads((folder / f"{name}.json").read_text())[task] for name in ("1-tools-0", process)
+    )
+    assert evaluated_there == pytest.approx(evaluated, rel=1e-6)
+    for (metrics, rows), (other_metrics, other_rows) in zip(steps, others, strict=True):
+        assert any(False in mask for _, _, mask, *_ in rows)
+        assert [row[:5] for row in other_rows] == [row[:5] for row in rows]
+        assert [row[5] for row in other_rows] == pytest.approx([row[5] for row in rows], rel=1e-6)
+        assert other_metrics == pytest.approx(metrics, rel=1e-3, abs=1e-5)
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])

@@ -38,22 +38,12 @@ class Drawn:
 
 def drawn_of(batch, tokens, kv_heads=2, group=2, half_dim=2, layers=2, seed=0):
     config = Qwen3Config(
-        vocab_size=VOCABULARY,
-        hidden_size=12,
-        intermediate_size=10,
-        num_hidden_layers=layers,
-        num_attention_heads=kv_heads * group,
-        num_key_value_heads=kv_heads,
-        head_dim=2 * half_dim,
-        rope_theta=100.0,
-    )
+        vocab_size=VOCABULARY, hidden_size=12, intermediate_size=10, num_hidden_layers=layers,
+        num_attention_heads=kv_heads * group, num_key_value_heads=kv_heads, head_dim=2 * half_dim, rope_theta=100.0,
+    )  # fmt: skip
     params = init_params(config, seed=seed, scale=0.5)
-    return Drawn(
-        config,
-        params,
-        np.random.default_rng(seed).permutation(VOCABULARY)[: batch * tokens].reshape(batch, tokens),
-        seed,
-    )
+    ids = np.random.default_rng(seed).permutation(VOCABULARY)[: batch * tokens].reshape(batch, tokens)
+    return Drawn(config, params, ids, seed)
 
 
 @st.composite

@@ -82,12 +82,8 @@ def test_linear(shape, out, size, seed):
 def test_rms_norm(shape, size, seed):
     rng = np.random.default_rng(seed)
     inputs = [normal(rng, *shape, size) * 3, normal(rng, size)]
-    assert_rule(
-        lambda grad, x, weight: rms_norm_backward(grad, x, weight, 0.1),
-        lambda x, weight: functional.rms_norm(x, (size,), weight, 0.1),
-        inputs,
-        seed,
-    )
+    ours, theirs = partial(rms_norm_backward, eps=0.1), partial(functional.rms_norm, eps=0.1)
+    assert_rule(ours, lambda x, weight: theirs(x, (size,), weight), inputs, seed)
 
 
 @given(shape=attention_shapes(), offset=st.integers(0, 40), theta=st.floats(10, 1e6), seed=sizes(9))
@@ -164,18 +160,11 @@ def models(draw):
     # transformers' Llama takes only hidden sizes that are multiples of the number of heads.
     hidden_size = heads * draw(sizes(3)) if family == "llama" else draw(st.integers(2, 7))
     config = Qwen3Config(
-        vocab_size=draw(st.integers(2, 9)),
-        hidden_size=hidden_size,
-        intermediate_size=draw(sizes(6)),
-        num_hidden_layers=draw(sizes(3)),
-        num_attention_heads=heads,
-        num_key_value_heads=key_heads,
-        head_dim=2 * half,
-        rms_norm_eps=1e-3,
-        rope_theta=draw(st.sampled_from([100.0, 1e6])),
-        tie_word_embeddings=draw(st.booleans()),
+        vocab_size=draw(st.integers(2, 9)), hidden_size=hidden_size, intermediate_size=draw(sizes(6)),
+        num_hidden_layers=draw(sizes(3)), num_attention_heads=heads, num_key_value_heads=key_heads, head_dim=2 * half,
+        rms_norm_eps=1e-3, rope_theta=draw(st.sampled_from([100.0, 1e6])), tie_word_embeddings=draw(st.booleans()),
         model_type=family,
-    )
+    )  # fmt: skip
     rng = np.random.default_rng(draw(st.integers(0, 99)))
     shape = draw(sizes(3)), draw(sizes(5))
     params = {

@@ -47,28 +47,14 @@ def models(draw, yarn=False):
 
 def configured(sizes, theta=1e4, scaling=None):
     rope_parameters = {"rope_theta": theta, **(scaling.to_dict() if scaling else {"rope_type": "default"})}
-    theirs = HFConfig(
-        **sizes,
-        vocab_size=11,
-        num_hidden_layers=1,
-        rms_norm_eps=EPS,
-        rope_parameters=rope_parameters,
-        attn_implementation="eager",
-    )
-    ours = Qwen3Config(
-        **sizes, vocab_size=11, num_hidden_layers=1, rms_norm_eps=EPS, rope_theta=theta, rope_scaling=scaling
-    )
-    return theirs, ours
+    sizes = dict(**sizes, vocab_size=11, num_hidden_layers=1, rms_norm_eps=EPS)
+    theirs = HFConfig(**sizes, rope_parameters=rope_parameters, attn_implementation="eager")
+    return theirs, Qwen3Config(**sizes, rope_theta=theta, rope_scaling=scaling)
 
 
 def sizes(hidden, inner, heads, kv_heads, head_dim):
-    return dict(
-        hidden_size=hidden,
-        intermediate_size=inner,
-        num_attention_heads=heads,
-        num_key_value_heads=kv_heads,
-        head_dim=head_dim,
-    )
+    return dict(hidden_size=hidden, intermediate_size=inner, num_attention_heads=heads, num_key_value_heads=kv_heads,
+                head_dim=head_dim)  # fmt: skip
 
 
 ONE_TOKEN = configured(sizes(32, 48, 4, 2, 8)), 3, 1, 0

@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, Qwen3ForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 from transformers import Qwen3Config as HFConfig
 
 from mlx_grpo_kit.qwen3 import Qwen3Config, count_total_parameters, param_shapes
@@ -164,19 +164,6 @@ def test_what_is_written_reads_back_here_and_in_transformers(shape):
         assert getattr(theirs, name) == value
     assert theirs.rope_parameters["rope_theta"] == 500.0
     assert (theirs.rms_norm_eps, theirs.max_position_embeddings) == (1e-5, 64)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_the_number_of_parameters_is_transformers(shape):
-    with torch.device("meta"):
-        reference = Qwen3ForCausalLM(HFConfig(**SHAPES[shape]))
-    assert count_total_parameters(Qwen3Config(**SHAPES[shape])) == sum(p.numel() for p in reference.parameters())
-
-
-def test_the_number_of_parameters_of_qwen3_0_6b():
-    assert count_total_parameters(Qwen3Config.from_dict(PUBLISHED)) == 596_049_920
-    untied = Qwen3Config.from_dict(PUBLISHED | {"tie_word_embeddings": False})
-    assert count_total_parameters(untied) == 596_049_920 + 151936 * 1024
 
 
 @every(

@@ -66,14 +66,8 @@ def test_weights_in_half_of_the_memory(tmp_path):
 
 @pytest.mark.parametrize("factor", [1.0, 8.0, 32.0])
 def test_the_rotary_embeddings_of_llama_3(factor, tmp_path):
-    llama3 = {
-        "rope_type": "llama3",
-        "rope_theta": 500_000.0,
-        "factor": factor,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 8192,
-    }
+    llama3 = {"rope_type": "llama3", "rope_theta": 500_000.0, "factor": factor, "low_freq_factor": 1.0,
+              "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}  # fmt: skip
     reference = make_reference("llama", rope_parameters=llama3)
     plain = 500_000.0 ** (torch.arange(0, 16, 2) / 16)
     factors = (1 / (reference.model.rotary_emb.inv_freq * plain)).numpy()

@@ -6,24 +6,14 @@ import torch
 
 from mlx_grpo_kit.qwen3 import KVCache, qwen3_forward
 from mlx_grpo_kit.runtime import mx
+from tests.sizes import TWO_LAYERS
 
 IDS = [[3, 1, 4, 1, 5, 9], [2, 6, 5, 3, 5, 8]]
 
 
 @pytest.fixture(scope="module")
 def model(make_qwen3):
-    return make_qwen3(
-        noise=0.3,
-        vocab_size=13,
-        hidden_size=24,
-        intermediate_size=40,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        tie_word_embeddings=False,
-        attn_implementation="eager",
-    )
+    return make_qwen3(0.3, vocab_size=13, **TWO_LAYERS, tie_word_embeddings=False, attn_implementation="eager")
 
 
 def test_inner_values_are_those_of_transformers(model):

@@ -13,16 +13,8 @@ from mlx_grpo_kit.runs.record import COMPLETIONS, METRICS, RunRecord
 
 
 def completion(group=0, prompt="1+1=", **others):
-    values = dict(
-        completion="2",
-        completion_ids=[4, 1],
-        logps=[-0.123456789, -2e-8],
-        entropies=[0.5, 0.0],
-        finished=True,
-        rewards={"correct": 1.0, "format": None},
-        reward=1.0,
-        advantage=0.70710678,
-    )
+    values = dict(completion="2", completion_ids=[4, 1], logps=[-0.123456789, -2e-8], entropies=[0.5, 0.0])
+    values |= dict(finished=True, rewards={"correct": 1.0, "format": None}, reward=1.0, advantage=0.70710678)
     return SimpleNamespace(problem=None, prompt=prompt, group=group, **values | others)
 
 
@@ -144,11 +136,7 @@ def test_an_unpaired_surrogate_becomes_a_question_mark(tmp_path):
 @pytest.mark.parametrize(
     "line",
     [
-        "garbage",
-        "[]",
-        "{}",
-        '{"step": "2"}',
-        '{"step": true}',
+        *("garbage", "[]", "{}", '{"step": "2"}', '{"step": true}'),
         '{"step": 2, "reward": "high", "completions": [{"prompt": 1}]}',
         '{"step": 1e999, "completions": []}',
         '{"step": 2, "reward": NaN, "completions": [{"prompt": "", "completion": "", "logps": [NaN]}]}',
@@ -182,12 +170,8 @@ def test_a_kill_at_any_position_of_a_file(record, tmp_path, name):
             assert [step.step for step in loaded.steps] == [*range(1, whole + 1)]
         else:
             assert [bool(step.completions) for step in loaded.steps] == [number <= whole for number in range(1, 6)]
-        expected = (
-            []
-            if length in starts or length + 1 in starts
-            else [f"Line {whole + 1} of {file} is cut off and is left out."]
-        )
-        assert loaded.damaged == expected
+        at_an_end = length in starts or length + 1 in starts
+        assert loaded.damaged == [f"Line {whole + 1} of {file} is cut off and is left out."] * (not at_an_end)
 
 
 def test_a_folder_that_is_not_a_run(tmp_path):
