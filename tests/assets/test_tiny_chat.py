@@ -1,26 +1,16 @@
-"""The tiny model that chats: a folder of Qwen3's published layout, which transformers and mlx-lm take for one."""
+"""The tiny model that chats: its special tokens are Qwen3's, it thinks, and it can be made again."""
 
 import json
 
-import mlx_lm
 import numpy as np
 import pytest
-import torch
-import transformers
 
 from mlx_grpo_kit.assets import TINY_CHAT
 from mlx_grpo_kit.assets.make.tiny_chat import make, make_model
-from mlx_grpo_kit.files import check_replaceable
 from mlx_grpo_kit.generation import SamplingConfig, generate
-from mlx_grpo_kit.grpo.recipe import model_folder
-from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer, qwen3_forward
+from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer
 from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import Addition
-
-FILES = {
-    *("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "mlx_grpo_kit.json"),
-    *("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json"),
-}
 
 
 @pytest.fixture(scope="module")
@@ -40,11 +30,7 @@ def answers(model, thinking, temperature, n=128):
     return prompts, rollout, texts, np.mean(right)
 
 
-def test_the_layout():
-    assert {path.name for path in TINY_CHAT.iterdir()} == FILES
-    check_replaceable(TINY_CHAT)
-    assert sum(path.stat().st_size for path in TINY_CHAT.iterdir()) < 1e6
-    assert model_folder("tiny-chat") == TINY_CHAT
+def test_the_weights_are_bfloat16():
     stored = mx.load(str(TINY_CHAT / "model-00001-of-00002.safetensors"))
     assert {value.dtype for value in stored.values()} == {mx.bfloat16}
 
@@ -60,29 +46,6 @@ def test_the_special_tokens_stand_as_qwen3_s_do():
     ends = json.loads((TINY_CHAT / "generation_config.json").read_text())
     assert ends["eos_token_id"] == [first + 2, first]
     assert ends["pad_token_id"] == first
-
-
-def test_transformers_computes_the_same(model):
-    config, params, tokenizer = model
-    theirs = transformers.AutoTokenizer.from_pretrained(TINY_CHAT)
-    peer = transformers.AutoModelForCausalLM.from_pretrained(TINY_CHAT, dtype=torch.float32)
-    chat = [{"role": "user", "content": "What is 27+15? Answer as <answer>number</answer>."}]
-    for settings in ({}, {"enable_thinking": False}):
-        ids = theirs.apply_chat_template(chat, add_generation_prompt=True, return_dict=False, **settings)
-        assert tokenizer.encode_prompt(chat, **settings) == ids
-        with torch.no_grad():
-            expected = peer(torch.tensor([ids])).logits.numpy()
-        np.testing.assert_allclose(
-            np.array(qwen3_forward(config, params, mx.array([ids]))), expected, rtol=1e-4, atol=1e-4
-        )
-
-
-def test_mlx_lm_answers_the_same(model):
-    prompts, _, texts, _ = answers(model, thinking=True, temperature=0.0, n=2)
-    peer, peer_tokenizer = mlx_lm.load(str(TINY_CHAT))
-    peer.set_dtype(mx.float32)
-    for prompt, text in zip(prompts, texts, strict=True):
-        assert mlx_lm.generate(peer, peer_tokenizer, prompt=prompt, max_tokens=64) == text
 
 
 def test_thinking_is_worth_its_tokens(model):
@@ -104,7 +67,7 @@ def test_made_from_nothing_it_is_the_same_each_time(tmp_path):
     assert all(mx.array_equal(params[name], again[name]).item() for name in params)
     assert (one / "tokenizer.json").read_bytes() == (other / "tokenizer.json").read_bytes()
     assert (one / "tokenizer.json").read_bytes() == (TINY_CHAT / "tokenizer.json").read_bytes()
-    assert {path.name for path in one.iterdir()} == FILES
+    assert {path.name for path in one.iterdir()} == {path.name for path in TINY_CHAT.iterdir()}
     assert config == load_pretrained(TINY_CHAT)[0]
     assert load_pretrained(make_model(tmp_path / "other", num_hidden_layers=3))[0].num_hidden_layers == 3
 
