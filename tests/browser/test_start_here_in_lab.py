@@ -86,7 +86,6 @@ def test_edit_the_reward_and_interrupt(open_notebook):
 
     notebook.run_cell(steered)
     notebook.run_cell(answers)
-    notebook.page.wait_for_timeout(1000)
     notebook.wait_until_idle(seconds=120)
     assert steps_drawn(notebook, steered) == 100
     most_frequent = re.search(r"trained on my_reward: (\d+)", pictures(notebook, answers)[0])[1]
