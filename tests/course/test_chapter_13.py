@@ -2,9 +2,7 @@
 
 import itertools
 import math
-from pathlib import Path
 
-import nbformat
 import numpy as np
 import pytest
 import torch
@@ -17,8 +15,9 @@ from mlx_grpo_kit.grpo import per_token_logps
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params, load_pretrained, load_tokenizer, qwen3_forward, save_pretrained
 from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import Addition
+from tests.course.stored import cells
 
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "13_generation.ipynb"
+TEXT = "\n".join(cell.source for cell in cells("13").values())
 OTHER = Qwen3Config(
     vocab_size=29,
     hidden_size=24,
@@ -35,10 +34,9 @@ OTHER = Qwen3Config(
 
 def cells_of_the_notebook(*ids, **space):
     """The names that some cells of the notebook make."""
-    sources = {cell.id: cell.source for cell in nbformat.read(NOTEBOOK, as_version=4).cells}
     space["__name__"] = "notebook"
     for id in ids:
-        exec(sources[f"13-{id}"], space)
+        exec(cells("13")[id].source, space)
     return space
 
 
@@ -133,10 +131,9 @@ def test_two_sets_of_draws_are_equal_where_one_distribution_may_have_given_both(
 
 
 def test_the_table_of_temperatures():
-    source = "\n".join(cell.source for cell in nbformat.read(NOTEBOOK, as_version=4).cells)
     for row, logit in enumerate((2, 1, 0, -1)):
         shares = [np.array(chapter.tempered(chapter.FOUR, t))[row] for t in (0.5, 1.0, 2.0)]
-        assert f"| {logit} | " + " | ".join(f"{100 * share:.1f}%" for share in shares) + " |" in source
+        assert f"| {logit} | " + " | ".join(f"{100 * share:.1f}%" for share in shares) + " |" in TEXT
 
 
 def kept(logits):
@@ -226,7 +223,6 @@ def test_the_temperature_at_which_sampling_beats_greedy_decoding():
     assert (nearly_greedy > 0.5)[carry].sum() == 0
     assert (nearly_greedy > 0.5)[~carry].all()
     assert (round(drawn[carry].mean(), 2), round(drawn[~carry].mean(), 2)) == (0.17, 0.97)
-    text = "\n".join(cell.source for cell in nbformat.read(NOTEBOOK, as_version=4).cells)
     for claim in (
         "116 of the 256 sums",
         "is always wrong",
@@ -234,7 +230,7 @@ def test_the_temperature_at_which_sampling_beats_greedy_decoding():
         "In the other 140 sums",
         "from 100% to 97%",
     ):
-        assert claim in text
+        assert claim in TEXT
 
 
 def test_the_parts_of_earlier_chapters_are_the_ones_the_notebook_names():
@@ -244,8 +240,7 @@ def test_the_parts_of_earlier_chapters_are_the_ones_the_notebook_names():
 
 def test_the_effects_of_the_broken_caches():
     space = cells_of_the_notebook("setup", "steps", "greedy-use", "draw-use", "whole", "left", "own")
-    sources = {cell.id: cell.source for cell in nbformat.read(NOTEBOOK, as_version=4).cells}
-    exec(sources["13-break"].partition("with fold")[0], space)
+    exec(cells("13")["break"].source.partition("with fold")[0], space)
     prompts, right = space["prompts"], space["theirs"].completions
     answers = {}
     for what, attend, cache in (

@@ -2,9 +2,7 @@
 
 import math
 import re
-from pathlib import Path
 
-import nbformat
 import numpy as np
 import pytest
 import torch
@@ -13,9 +11,7 @@ from mlx_grpo_kit.course.chapters.chapter_16 import exercises as chapter
 from mlx_grpo_kit.course.chapters.chapter_16.pictures.estimators import ESTIMATORS
 from mlx_grpo_kit.grpo import GRPOLossConfig, compute_advantages, compute_grpo_loss, token_weights
 from mlx_grpo_kit.runtime import mx
-
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "16_grpo_loss.ipynb"
-
+from tests.course.stored import cells, printed
 
 # -- what the solutions are worth -------------------------------------------------------------------------------------
 
@@ -105,17 +101,12 @@ def test_the_shares_that_the_text_names():
     np.testing.assert_allclose(shares[:, 0], [0.125, 0.25 / 12, 0.25 / 6, 0.25])
 
 
-def cell_of(id):
-    [cell] = [cell for cell in nbformat.read(NOTEBOOK, as_version=4).cells if cell.id == f"16-{id}"]
-    return cell
-
-
 def stored_text(id):
-    return "\n".join(output.get("text") or output.data.get("text/plain", "") for output in cell_of(id).outputs)
+    return printed(cells("16")[id])
 
 
 def test_the_text_describes_the_norms_with_four_divisors():
-    told = cell_of("norms-notes").source
+    told = cells("16")["norms-notes"].source
     found = re.findall(
         r"^(.*?) +first 25 steps (\S+), last 25 (\S+); longer than 1 in (\d+) of", stored_text("norms"), re.M
     )

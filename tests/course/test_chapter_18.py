@@ -1,9 +1,7 @@
 """Chapter 18 against torch and transformers, and the claims of its prose."""
 
 import re
-from pathlib import Path
 
-import nbformat
 import numpy as np
 import pytest
 import torch
@@ -18,8 +16,9 @@ from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
 from mlx_grpo_kit.qwen3 import load_pretrained, load_tokenizer, qwen3_forward
 from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import Addition
+from tests.course.stored import cells, printed
 
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "18_grpo_training.ipynb"
+CELLS = cells("18")
 
 # Ground truth.
 
@@ -83,29 +82,20 @@ def test_the_claims_of_the_prose_hold():
     assert trainer.snapshot().nbytes == 3 * sum(value.nbytes for value in params.values())
 
 
-def cell_of(id):
-    [cell] = [cell for cell in nbformat.read(NOTEBOOK, as_version=4).cells if cell.id == f"18-{id}"]
-    return cell
-
-
-def stored_text(id):
-    return "\n".join(each.get("text") or each.data.get("text/plain", "") for each in cell_of(id).outputs)
-
-
 def test_the_text_describes_the_stored_run():
-    shown, told = stored_text("run-exam"), cell_of("run-notes").source
+    shown, told = printed(CELLS["run-exam"]), CELLS["run-notes"].source
     fifths = re.search(r"mean of each fifth of the run: (.*);", shown)[1].split()
     assert f"in the first fifth of the run and in the last, {float(fifths[0]):.1f} and {float(fifths[-1]):.1f}" in told
     assert max(map(float, fifths)) < 1.3 * min(map(float, fifths))
     [(clipped, steps)] = re.findall(r"clipped to 1 in (\d+) of (\d+) steps", shown)
     assert f"in {clipped} of the {steps} steps" in told
     assert round(10 * int(clipped) / int(steps)) == 7  # "seven of ten steps"
-    taught, rows = map(int, re.match(r".*?(\d+) of (\d+) rows teach", stored_text("ex3-use"), re.DOTALL).groups())
+    taught, rows = map(int, re.match(r".*?(\d+) of (\d+) rows teach", printed(CELLS["ex3-use"]), re.DOTALL).groups())
     assert taught < rows == 128, "a batch in which the exercise makes a difference"
 
 
 def test_the_text_describes_the_stored_runs_that_reuse_batches():
-    shown, told = stored_text("reuse"), cell_of("reuse-notes").source
+    shown, told = printed(CELLS["reuse"]), CELLS["reuse-notes"].source
     rewards = re.findall(r"reward (\d\.\d\d) after 40 batches", shown)
     assert f"bring the reward from {rewards[0]} to {rewards[1]}, four to {rewards[2]}" in told
     assert f"({rewards[3]}; " in told
@@ -133,8 +123,7 @@ def test_no_multiple_of_the_seed_keeps_it_apart_from_the_step(much):
 @pytest.mark.parametrize("answer", [answer for _, answer, _ in variants(chapter.make_batch, chapter.BATCH.also_right)])
 def test_the_notebook_continues_with_arrays_of_another_library(answer):
     """A cell converts them into MLX arrays, and masks into booleans."""
-    cells = nbformat.read(NOTEBOOK, as_version=4).cells
-    cell = next(each.source for each in cells if each.id == "18-ex2-use")
+    cell = CELLS["ex2-use"].source
     own = {"use": lambda id: answer, "mx": mx}
     exec(cell.split("def logps_of")[0], own)
     ids, mask, counts = own["make_batch"]([[5], [6, 7, 8]], [[4, 1], [9]])

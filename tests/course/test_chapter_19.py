@@ -1,9 +1,7 @@
 """Chapter 19: the lab against torch, and the stored runs."""
 
 import contextlib
-from pathlib import Path
 
-import nbformat
 import numpy as np
 import pytest
 import torch
@@ -13,9 +11,9 @@ from mlx_grpo_kit.course.chapters.chapter_19 import long_runs, runs
 from mlx_grpo_kit.course.chapters.chapter_19.lab import IN_THE_LAB, cosines, frozen_lab
 from mlx_grpo_kit.grpo import VARIANTS
 from mlx_grpo_kit.tasks import LongSum
+from tests.course.stored import cells
 
 WITH_THE_CLIP_OF_DAPO = ("grpo", "dr_grpo", "batch scaling", "two-sided clip")
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "19_variant_lab.ipynb"
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +49,8 @@ def test_the_claims_about_directions_hold_in_other_batches(seed):
     lab = frozen_lab(seed=seed, updates=4)
     names = {"lab": lab, "cosines": cosines, "IN_THE_LAB": IN_THE_LAB, "np": np, "fold": contextlib.nullcontext}
     names |= {"show_picture": lambda *_: None, "draw_cosines": lambda *_: []}
-    for cell in nbformat.read(NOTEBOOK, as_version=4).cells:
-        if cell.id in ("19-cosines", "19-moved"):
-            exec(cell.source, names)
+    for id in ("cosines", "moved"):
+        exec(cells("19")[id].source, names)
     assert min(names["first"][0, names["alike"]]) > np.cos(np.deg2rad(17))
     others = np.delete(names["moved"][0], [IN_THE_LAB.index(name) for name in (*WITH_THE_CLIP_OF_DAPO, "dapo")])
     assert -0.005 < min(others) < max(others) < 0.955

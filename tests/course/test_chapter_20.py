@@ -2,9 +2,7 @@
 
 import re
 from dataclasses import replace
-from pathlib import Path
 
-import nbformat
 import numpy as np
 import pytest
 import torch
@@ -32,9 +30,9 @@ from mlx_grpo_kit.qwen3 import load_tokenizer
 from mlx_grpo_kit.runs.diagnosis import findings
 from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import LongSum
+from tests.course.stored import cells
 
 CURVES = stored_curves()
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "20_failure_museum.ipynb"
 
 
 @pytest.fixture(scope="module")
@@ -256,14 +254,13 @@ def test_the_table_shows_bugs_that_the_curves_hide():
 
 
 def test_the_notebook_continues_with_tests_that_assert(capsys):
-    cells = {cell.id: cell.source for cell in nbformat.read(NOTEBOOK, as_version=4).cells}
     answers = {each.id: answer for each in exercises("20") for _, answer, _ in variants(each.solution, each.also_right)}
     own = {"use": answers.get, "BUGS": BUGS, "verdict": verdict, "silent": []}
-    exec(cells["20-room1"], own)
+    exec(cells("20")["room1"].source, own)
     said = capsys.readouterr().out
     assert said.startswith("healthy: passed")
     assert said.count(": caught") == 3
-    exec(cells["20-all"], own)
+    exec(cells("20")["all"].source, own)
     assert capsys.readouterr().out.count("caught") == 12
 
 

@@ -5,9 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
-import nbformat
 import numpy as np
 import pytest
 import torch
@@ -19,6 +17,7 @@ from mlx_grpo_kit.course.chapters.chapter_21 import middle, plan, ring, rounding
 from mlx_grpo_kit.grpo import GRPOConfig, estimate_memory
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_lora, merge
 from mlx_grpo_kit.runtime import mx
+from tests.course.stored import cells
 
 RNG = np.random.default_rng(0)
 CHECKPOINTING = {"gradient_checkpointing": True}
@@ -317,7 +316,6 @@ def test_the_menu_of_trained_weights_opens_with_a_choice():
 
 
 def test_the_text_divides_the_moments_by_the_number_of_machines():
-    notebook = Path(__file__).parents[2] / "notebooks" / "21_scaling_up.ipynb"
-    [cell] = [each for each in nbformat.read(notebook, as_version=4).cells if "idea of **ZeRO**" in each.source]
+    [cell] = [each for each in cells("21").values() if "idea of **ZeRO**" in each.source]
     assert "$N$ parameters (`num_params`), $T$ tokens (`num_tokens`), $n$ `machines`" in cell.source
     assert "keep the moments of only $1/n$ of the parameters" in cell.source

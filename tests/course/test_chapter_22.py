@@ -8,9 +8,7 @@ import subprocess
 import sys
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
-import nbformat
 import numpy as np
 import pytest
 import torch
@@ -21,8 +19,9 @@ from mlx_grpo_kit.course.chapters.chapter_22 import parts
 from mlx_grpo_kit.course.chapters.chapter_22.toys import loss_of_lines
 from mlx_grpo_kit.qwen3 import load_pretrained
 from mlx_grpo_kit.runtime import mx
+from tests.course.stored import NOTEBOOKS, cells, printed
 
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "22_training_backends.ipynb"
+NOTEBOOK = NOTEBOOKS / "22_training_backends.ipynb"
 
 # Ground truth.
 
@@ -124,14 +123,7 @@ def test_the_claims_of_the_prose_hold():
     _, params = load_pretrained(TINY)
     size = sum(value.nbytes for value in params.values())
     assert 9e6 < 8 * size < 11e6  # ten million bits
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
-    [text] = [
-        "".join(output["data"]["text/plain"])
-        for cell in notebook.cells
-        if cell.id == "22-matrix"
-        for output in cell.outputs
-    ]
-    assert text.count("checkpoint 3.") == 5, "about three times the model's 1.2 MB"
+    assert printed(cells("22")["matrix"]).count("checkpoint 3.") == 5, "about three times the model's 1.2 MB"
     assert size == pytest.approx(1.2e6, rel=0.05)
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import mlx.optimizers as optim
-import nbformat
 import numpy as np
 import pytest
 import torch
@@ -37,9 +36,10 @@ from mlx_grpo_kit.grpo import compute_advantages, compute_rewards, minimal
 from mlx_grpo_kit.qwen3 import KVCache, load_pretrained, load_tokenizer, qwen3_forward
 from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import Addition
+from tests.course.stored import cells
 from tests.grpo.conftest import TRL
 
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "24_from_a_blank_file.ipynb"
+CELLS = cells("24")
 WISHES = [case[0] for case in chapter.SAMPLE.cases]
 RULES = {name: rule for name, rule, _ in variants(chapter.advantages, chapter.ADVANTAGES.also_right)}
 minus_the_mean = RULES["minus the mean"]
@@ -403,21 +403,27 @@ def test_a_loop_that_passes_one_exam_and_not_three_goes_on(capsys, monkeypatch):
 # Learning from rewards, and from groups.
 
 
-def grpo(groups=(16, 8), optimizer=None, rewards=None, order=None, pushes=chapter.advantages):
+def rewarded(task, problem, text):
+    return float(task.is_correct(problem, text))
+
+
+def draw(config, params, tokenizer, task, rng, groups=(16, 8), judge=rewarded, order=lambda problems, rng: problems):
+    """(prompts, completions, rewards) of a batch."""
+    problems = order([each for each in task.sample(rng, groups[0]) for _ in range(groups[1])], rng)
+    prompts = [tokenizer.encode(each.prompt) for each in problems]
+    drawn = chapter.sample(config, params, prompts, tokenizer.eos_token_ids, 4, int(rng.integers(2**31)))
+    return prompts, drawn, [judge(task, *pair) for pair in zip(problems, map(tokenizer.decode, drawn), strict=True)]
+
+
+def grpo(groups=(16, 8), optimizer=None, pushes=chapter.advantages, **how):
     """A loop of GRPO in which one part is another one."""
 
     def train(config, params, tokenizer, task, seed):
         rng = np.random.default_rng(seed)
         adam = (optimizer or functools.partial(optim.AdamW, 1e-3, bias_correction=True))()
         while True:
-            problems = [each for each in task.sample(rng, groups[0]) for _ in range(groups[1])]
-            problems = problems if order is None else order(problems, rng)
-            prompts = [tokenizer.encode(each.prompt) for each in problems]
-            drawn = chapter.sample(config, params, prompts, tokenizer.eos_token_ids, 4, int(rng.integers(2**31)))
-            texts = [*map(tokenizer.decode, drawn)]
-            judge = rewards or (lambda task, problem, text: float(task.is_correct(problem, text)))
-            given = [judge(task, *pair) for pair in zip(problems, texts, strict=True)]
-            grads = chapter.gradient(config, params, prompts, drawn, [*map(float, pushes(given, groups[1]))])
+            prompts, drawn, rewards = draw(config, params, tokenizer, task, rng, groups, **how)
+            grads = chapter.gradient(config, params, prompts, drawn, [*map(float, pushes(rewards, groups[1]))])
             params = adam.apply_gradients(grads, params)
             yield params
 
@@ -431,12 +437,7 @@ def until_something_differs(config, params, tokenizer, task, seed):
     while True:
         kept = []
         while len(kept) < 64:
-            problems = [each for each in task.sample(rng, 16) for _ in range(8)]
-            prompts = [tokenizer.encode(each.prompt) for each in problems]
-            drawn = chapter.sample(config, params, prompts, tokenizer.eos_token_ids, 4, int(rng.integers(2**31)))
-            rewards = [
-                task.is_correct(*pair) + 0.0 for pair in zip(problems, map(tokenizer.decode, drawn), strict=True)
-            ]
+            prompts, drawn, rewards = draw(config, params, tokenizer, task, rng)
             rows = zip(prompts, drawn, minus_the_mean(rewards, 8), strict=True)
             kept += [row for row in rows if row[2]]
         params = adam.apply_gradients(chapter.gradient(config, params, *map(list, zip(*kept, strict=True))), params)
@@ -493,7 +494,7 @@ class AdamOfTorch:
         grpo(groups=(12, 10), optimizer=functools.partial(optim.SGD, 0.1), pushes=minus_the_mean),
         grpo(optimizer=AdamOfNumpy, pushes=RULES["the sign"]),
         grpo(optimizer=AdamOfTorch),
-        grpo(rewards=lambda task, problem, text: compute_rewards(task.reward_funcs, [problem], [text])[0][0]),
+        grpo(judge=lambda task, problem, text: compute_rewards(task.reward_funcs, [problem], [text])[0][0]),
         until_something_differs,
         by_the_kits_page,
     ],
@@ -503,51 +504,32 @@ def test_loops_in_other_styles_learn_from_rewards(train):
     assert training.train_and_judge(train, training.OTHER_REWARDS) == training.FOLLOWS
 
 
-def imitation(batch, right=lambda task, problem: str(problem.data["a"] + problem.data["b"])):
-    """Supervised learning by Adam on texts that are not the policy's."""
-
-    def train(config, params, tokenizer, task, seed):
-        rng, adam = np.random.default_rng(seed), optim.Adam(1e-3, bias_correction=True)
-        for _ in range(200):
-            problems = task.sample(rng, batch)
-            texts = [(problem, right(task, problem)) for problem in problems]
-            rows = [
-                (tokenizer.encode(problem.prompt), [*tokenizer.encode(text), 1][:4], 1.0)
-                for problem, text in texts
-                if text is not None
-            ]
-            if rows:
-                grads = chapter.gradient(config, params, *map(list, zip(*rows, strict=True)))
-                params = adam.apply_gradients(grads, params)
-            yield params
-
-    return train
-
-
-def if_its_sum_is_right(task, problem):
-    text = str(problem.data["a"] + problem.data["b"])
-    return text if task.is_correct(problem, text) else None
+def imitating_right_sums(config, params, tokenizer, task, seed):
+    """Supervised learning by Adam on sums that are not the policy's, where the task says that they are right."""
+    rng, adam = np.random.default_rng(seed), optim.Adam(1e-3, bias_correction=True)
+    for _ in range(200):
+        sums = [(problem, str(problem.data["a"] + problem.data["b"])) for problem in task.sample(rng, 64)]
+        right = [(problem.prompt, text) for problem, text in sums if task.is_correct(problem, text)]
+        if right:
+            prompts, answers = (list(map(tokenizer.encode, each)) for each in zip(*right, strict=True))
+            answers = [[*ids, 1][:4] for ids in answers]
+            params = adam.apply_gradients(
+                chapter.gradient(config, params, prompts, answers, [1.0] * len(right)), params
+            )
+        yield params
 
 
 def where_a_group_differs(config, params, tokenizer, task, seed):
     """It imitates the sums of the questions with right and wrong answers."""
     adam, rng = optim.Adam(1e-3, bias_correction=True), np.random.default_rng(seed)
     while True:
-        problems = [each for each in task.sample(rng, 32) for _ in range(4)]
-        prompts = [tokenizer.encode(each.prompt) for each in problems]
-        drawn = chapter.sample(config, params, prompts, tokenizer.eos_token_ids, 4, int(rng.integers(2**31)))
-        rewards = [task.is_correct(*pair) for pair in zip(problems, map(tokenizer.decode, drawn), strict=True)]
-        rows = [4 * group for group in range(32) if 0 < sum(rewards[4 * group : 4 * group + 4]) < 4]
-        sums = [[*tokenizer.encode(str(sum(problems[row].data.values()))), 1] for row in rows]
-        if rows:
-            grads = chapter.gradient(config, params, [prompts[row] for row in rows], sums, [1.0] * len(rows))
+        prompts, _, rewards = draw(config, params, tokenizer, task, rng, (32, 4))
+        mixed = [prompts[row] for row in range(0, 128, 4) if 0 < sum(rewards[row : row + 4]) < 4]
+        sums = [[*tokenizer.encode(str(eval(tokenizer.decode(prompt).strip("=")))), 1] for prompt in mixed]
+        if mixed:
+            grads = chapter.gradient(config, params, mixed, sums, [1.0] * len(mixed))
             params = adam.apply_gradients(grads, params)
         yield params
-
-
-def the_first_that_is_right(task, problem):
-    found = [task.is_correct(problem, str(number)) for number in range(199)]
-    return str(found.index(True)) if 0 < sum(found) < 199 else None
 
 
 def shuffled(problems, rng):
@@ -573,10 +555,7 @@ def filtered_without_a_guard(config, params, tokenizer, task, seed):
     """It leaves out the rows without an advantage, and fails where none is left."""
     rng = np.random.default_rng(seed)
     for _ in range(5):
-        problems = [each for each in task.sample(rng, 8) for _ in range(8)]
-        prompts = [tokenizer.encode(each.prompt) for each in problems]
-        drawn = chapter.sample(config, params, prompts, tokenizer.eos_token_ids, 4, int(rng.integers(2**31)))
-        rewards = [task.is_correct(*pair) for pair in zip(problems, map(tokenizer.decode, drawn), strict=True)]
+        prompts, drawn, rewards = draw(config, params, tokenizer, task, rng, (8, 8))
         rows = [row for row in zip(prompts, drawn, minus_the_mean(rewards, 8), strict=True) if row[2]]
         grads = chapter.gradient(config, params, *map(list, zip(*rows or [([], [], [])], strict=True)))
         params = {name: value - 0.1 * grads[name] for name, value in params.items()}
@@ -586,32 +565,24 @@ def filtered_without_a_guard(config, params, tokenizer, task, seed):
 @pytest.mark.parametrize(
     ("train", "verdict"),
     [
-        (imitation(64), training.IMITATES),
-        (imitation(64, if_its_sum_is_right), training.NO_BASELINE),
+        (imitating_right_sums, training.NO_BASELINE),
         (where_a_group_differs, "did not follow another reward"),
-        (imitation(16, the_first_that_is_right), training.BRUTE_FORCE),
-        (grpo(rewards=rewards_of_its_own), training.IMITATES),
-        (grpo(rewards=rewards_of_another_task), training.IMITATES),
+        (grpo(judge=rewards_of_its_own), training.IMITATES),
+        (grpo(judge=rewards_of_another_task), training.IMITATES),
         (grpo(order=shuffled), training.TORN),
         (grpo(order=lambda problems, rng: [*problems[1:], problems[0]]), training.TORN),
         (grpo(pushes=lambda rewards, size: minus_the_mean(rewards, len(rewards))), training.TORN),
-        (grpo(pushes=lambda rewards, size: rewards), training.NO_BASELINE),
-        (grpo(pushes=lambda rewards, size: np.negative(minus_the_mean(rewards, size))), training.WRONG_WAY),
         (filtered_without_a_guard, "skip the update, and yield the same parameters once more"),
         (grpo(groups=(4, 8), pushes=divided_by_nothing), "not finite after a step in which all answers"),
     ],
     ids=[
-        "sums",
         "sums that are right",
         "sums where a group differs",
-        "all numbers",
         "own rewards",
         "another task",
         "shuffled",
         "one row off",
         "batch mean",
-        "no baseline",
-        "sign",
         "no row left",
         "divided by 0",
     ],
@@ -678,16 +649,33 @@ def test_what_was_measured_supports_what_the_chapter_claims():
 
 
 def test_the_notes_tell_what_the_example_printed():
-    cells = {each.id: each for each in nbformat.read(NOTEBOOK, as_version=4).cells}
-    printed = "".join(each.text for each in cells["24-paired"].outputs)
+    printed = "".join(each.text for each in CELLS["paired"].outputs)
     low, high = re.search(r"95% interval (\S+) to (\S+): no difference was shown", printed).groups()
-    assert f"from {low} to {high} percentage points" in cells["24-paired-notes"].source
-    assert f"from {low} to {high} points" in cells["24-claims-notes"].source
+    assert f"from {low} to {high} percentage points" in CELLS["paired-notes"].source
+    assert f"from {low} to {high} points" in CELLS["claims-notes"].source
 
 
-def test_the_blank_cell_is_blank():
-    [cell] = [each for each in nbformat.read(NOTEBOOK, as_version=4).cells if each.id == "24-blank"]
-    assert cell.source == "# Your file begins here."
+@pytest.mark.parametrize(
+    ("id", "words"),
+    [
+        ("given", "attention_mask="),  # explained before the first exercise
+        ("rules", "delete the stub there and keep the `check` line"),
+        ("ex1-use", "[[*map(int, each)] for each in completions]"),  # completions of NumPy's integers
+        ("paired-notes", "G/(G-1)"),  # a constant factor is explained before anybody measures it
+        ("ex5-notes", "multiplies the gradient by a constant"),
+    ],
+)
+def test_the_notebook_says(id, words):
+    assert words in CELLS[id].source
+
+
+def test_no_cell_shows_a_loop_that_learns_and_the_blank_one_is_blank():
+    """The loop is the answer to 24.5."""
+    assert CELLS["blank"].source == "# Your file begins here."
+    for cell in CELLS.values():
+        if cell.cell_type == "code":
+            assert "apply_gradients" not in cell.source
+            assert "AdamW(" not in cell.source
 
 
 def test_the_pictures_have_words():
@@ -822,16 +810,12 @@ def gradient_in_numpy(*arguments):
     return {name: np.array(each) for name, each in chapter.gradient(*arguments).items()}
 
 
-def test_a_constant_factor_is_explained_before_anybody_measures_it():
-    [cell] = [each for each in nbformat.read(NOTEBOOK, as_version=4).cells if each.id == "24-paired-notes"]
-    assert "G/(G-1)" in cell.source
+def test_a_hint_explains_that_adam_cancels_a_constant_factor():
     assert "Adam cancels the factor" in chapter.BASELINE.hints[0]
-    [cell] = [each for each in nbformat.read(NOTEBOOK, as_version=4).cells if each.id == "24-ex5-notes"]
-    assert "multiplies the gradient by a constant" in cell.source
 
 
 def test_the_comparison_of_the_chapter_does_not_depend_on_the_readers_rule():
-    [cell] = [each for each in nbformat.read(NOTEBOOK, as_version=4).cells if each.id == "24-paired"]
+    cell = CELLS["paired"]
     assert "advantages=divided)" in cell.source
     assert "advantages=not_divided)" in cell.source
     assert "example=True" in cell.source
@@ -861,9 +845,9 @@ def test_the_annotated_file_shows_no_solution_before_an_answer_has_passed():
         assert "def completion_logps" not in shown
         assert "def train(max_steps" in shown  # the kit's page is there
         assert "A style of one" not in shown
-    [cell] = [each for each in nbformat.read(NOTEBOOK, as_version=4).cells if each.id == "24-side"]
-    assert "Pass 24.10, and your answer appears here." in str(cell.outputs)
-    assert "def completion_logps" not in str(cell.outputs)
+    stored = str(CELLS["side"].outputs)
+    assert "Pass 24.10, and your answer appears here." in stored
+    assert "def completion_logps" not in stored
 
 
 def test_the_annotated_file_marks_what_one_page_alone_does():
@@ -889,17 +873,6 @@ def test_every_point_of_a_part_is_found_where_it_is_done():
         for number, point in enumerate(part.points, 1):
             assert f"<{number}> {point.words}: " in shown
             assert not point.inside or f"{point.inside}(" in inspect.getsource(minimal)
-
-
-def test_the_mask_and_the_stubs_are_explained_before_the_first_exercise():
-    cells = {each.id: each.source for each in nbformat.read(NOTEBOOK, as_version=4).cells}
-    assert "attention_mask=" in cells["24-given"]
-    assert "delete the stub there and keep the `check` line" in cells["24-rules"]
-
-
-def test_completions_of_numpys_integers_run_through_the_notebook():
-    cells = {each.id: each.source for each in nbformat.read(NOTEBOOK, as_version=4).cells}
-    assert "[[*map(int, each)] for each in completions]" in cells["24-ex1-use"]
 
 
 def keep_as_a_reader(folder, ids, edits=()):
@@ -1040,14 +1013,6 @@ def test_a_run_that_ends_near_the_mark_is_told_to_let_the_rate_fall(monkeypatch)
     monkeypatch.setattr(training, "held_out_accuracy", lambda params, draws=1: 0.84)
     monkeypatch.setattr(training, "BUDGET", 0.0)
     assert "the time ran out before its last step" in check("24.5", keeping(loop())).text
-
-
-def test_no_cell_shows_a_loop_that_learns():
-    """The loop is the answer to 24.5."""
-    for cell in nbformat.read(NOTEBOOK, as_version=4).cells:
-        if cell.cell_type == "code":
-            assert "apply_gradients" not in cell.source
-            assert "AdamW(" not in cell.source
 
 
 def test_the_numbers_of_the_three_faults_are_those_of_transformers():

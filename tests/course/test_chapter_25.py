@@ -3,9 +3,7 @@
 import functools
 import json
 from dataclasses import replace
-from pathlib import Path
 
-import nbformat
 import numpy as np
 import pytest
 
@@ -19,8 +17,7 @@ from mlx_grpo_kit.qwen3 import load_tokenizer
 from mlx_grpo_kit.runs.record import RunRecord
 from mlx_grpo_kit.tasks.tool_calls import ToolCall, call_tools, parse_tool_calls
 from mlx_grpo_kit.tasks.tools import Toolbox
-
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "25_turns_and_tools.ipynb"
+from tests.course.stored import cells
 
 
 def test_calls_are_read_as_the_kit_reads_them():
@@ -130,7 +127,7 @@ def test_the_recorded_games_can_be_read_in_the_dashboard():
 
 
 def test_the_chapter_tells_what_the_records_say():
-    cells = {each.id: each.source for each in nbformat.read(NOTEBOOK, as_version=4).cells}
+    said = {id: cell.source for id, cell in cells("25").items()}
     honest, paid = map(games.stored, games.RUNS)
 
     def mean(record, metric, part):
@@ -139,28 +136,28 @@ def test_the_chapter_tells_what_the_records_say():
     first, last = slice(0, 10), slice(-10, None)
     lost_as_six = [6 - 5 * mean(honest, "rewards/Game/mean", part) for part in (first, last)]
     won = [mean(honest, "won", part) for part in (last, first)]
-    assert "falls from {:.1f} to {:.1f}".format(*lost_as_six) in cells["turns-52"]
-    assert "wins {:.0%} of its games, in the first ten {:.0%}".format(*won) in cells["turns-52"]
+    assert "falls from {:.1f} to {:.1f}".format(*lost_as_six) in said["turns-52"]
+    assert "wins {:.0%} of its games, in the first ten {:.0%}".format(*won) in said["turns-52"]
     first, last = slice(0, 5), slice(-5, None)
     guesses = [mean(paid, "tools/call_frequency", part) for part in (first, last)]
     won = [mean(paid, "won", part) for part in (last, first)]
-    assert "from {:.1f} to {:.1f} guesses".format(*guesses) in cells["turns-55"]
-    assert "only {:.0%} of the last games are won, against {:.0%} of the first".format(*won) in cells["turns-55"]
-    assert "python -m mlx_grpo_kit.course.chapters.chapter_25.games" in cells["turns-49"]
+    assert "from {:.1f} to {:.1f} guesses".format(*guesses) in said["turns-55"]
+    assert "only {:.0%} of the last games are won, against {:.0%} of the first".format(*won) in said["turns-55"]
+    assert "python -m mlx_grpo_kit.course.chapters.chapter_25.games" in said["turns-49"]
 
 
 def test_the_chapter_tells_what_the_curves_say():
-    cells = {each.id: each.source for each in nbformat.read(NOTEBOOK, as_version=4).cells}
+    said = {id: cell.source for id, cell in cells("25").items()}
     per_game, per_turn = (np.array(seeds) for seeds in games.stored_curves().values())
     assert per_game[0] == pytest.approx(games.stored("guess the number").column("rewards/Game/mean"), abs=1e-4)
     gains = (per_turn - per_game)[:, -10:].mean(axis=1)
     assert (gains > 0.05).sum() == 2
     assert (gains < 0).sum() == 1
     told = f"a gain of {gains.mean():.2f}, with a standard error of {gains.std(ddof=1) / np.sqrt(3):.2f}"
-    assert told in cells["turns-66"]
+    assert told in said["turns-66"]
     for seed in (1, 2):
         guesses = [6 - 5 * per_game[seed, part].mean() for part in (slice(0, 10), slice(-10, None))]
-        assert "| {} | {:.2f}, then {:.2f} |".format(seed, *guesses) in cells["turns-52"]
+        assert "| {} | {:.2f}, then {:.2f} |".format(seed, *guesses) in said["turns-52"]
 
 
 def test_a_message_shows_the_arguments_before_an_answer_changed_them_and_empty_dictionaries():

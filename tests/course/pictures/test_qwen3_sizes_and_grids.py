@@ -8,18 +8,9 @@ import pytest
 from mlx_grpo_kit.course.chapters.chapter_12.pictures.grids import draw_differences, draw_lens, draw_statistics
 from mlx_grpo_kit.course.pictures.sizes import LEFT, LONGEST, PART_COLORS, amount, draw_plan, draw_shares, in_bytes
 from mlx_grpo_kit.viz.style import NEGATIVE
+from tests.course.pictures.drawn import bars, texts
 
 PARTS = {"embedding": 50, "attention": 0, "mlp": 150, "norms": 1}
-
-
-def bars(chart):
-    """(left, top, width, colour) of every filled rectangle but the page."""
-    pattern = r'<rect x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="[\d.]+" fill="(#\w+)"/>'
-    return [(*map(float, found[:3]), found[3]) for found in re.findall(pattern, chart.svg("x"))]
-
-
-def texts(chart):
-    return re.findall(r">([^<>]+)</text>", chart.svg("x"))
 
 
 @pytest.mark.parametrize(

@@ -10,21 +10,12 @@ from mlx_grpo_kit.course.chapters.chapter_21.pictures.memory_phases import LONGE
 from mlx_grpo_kit.course.chapters.chapter_21.pictures.ring import draw_ring
 from mlx_grpo_kit.course.chapters.chapter_21.pictures.rounding import draw_rounding
 from mlx_grpo_kit.viz.style import LINES_CONTRAST, contrast
+from tests.course.pictures.drawn import bars, texts
 
 PHASES = {
     "sampling": {"parameters": 2e9, "KV cache": 1e9, "reference": 0},
     "learning": {"parameters": 2e9, "gradients": 2e9, "activations": 4e9},
 }
-
-
-def bars(chart):
-    """(left, top, width, colour) of every filled rectangle but the page."""
-    pattern = r'<rect x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="[\d.]+" fill="(#\w+)"/>'
-    return [(*map(float, found[:3]), found[3]) for found in re.findall(pattern, chart.svg("x"))]
-
-
-def texts(chart):
-    return re.findall(r">([^<>]+)</text>", chart.svg("x"))
 
 
 def test_memory_bars_are_proportional_to_bytes():
