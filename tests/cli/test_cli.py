@@ -27,15 +27,17 @@ from mlx_grpo_kit.cli import main
 from mlx_grpo_kit.cli.display import RunDisplay, clock, sparkline
 from mlx_grpo_kit.cli.parser import build_parser
 from mlx_grpo_kit.cli.train import StopSignal
+from mlx_grpo_kit.cli.typed import command_line
 from mlx_grpo_kit.files import MANIFEST
 from mlx_grpo_kit.grpo import LOSS_TYPES, GRPOConfig, GRPOTrainer
 from mlx_grpo_kit.grpo.optimizer import OPTIMIZERS
 from mlx_grpo_kit.grpo.processes import World
 from mlx_grpo_kit.grpo.recipe import TINY_ARGS, default_args
 from mlx_grpo_kit.grpo.settings import rules_of
-from mlx_grpo_kit.qwen3 import Qwen3Config, init_params, load_tokenizer, save_pretrained
+from mlx_grpo_kit.qwen3 import Qwen3Config, init_params, load_pretrained, load_tokenizer, save_pretrained
 from mlx_grpo_kit.qwen3.tokenizer import save_character_tokenizer
 from mlx_grpo_kit.runs.folder import RunFolder
+from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.tasks import RowsTask
 
 # What a task may meet: the reward function does something to the process at its n-th call, as the environment says.
@@ -93,18 +95,8 @@ class Digits:
 class Half:
     name = "half"
 '''
-QUICK = [
-    "--per-device-train-batch-size",
-    "16",
-    "--num-generations",
-    "4",
-    "--learning-rate",
-    "3e-3",
-    "--lr-scheduler-type",
-    "constant",
-    "--eval-problems",
-    "8",
-]
+QUICK = ["--per-device-train-batch-size", "16", "--num-generations", "4", "--learning-rate", "3e-3", "--eval-problems", "8"]
+QUICK += ["--lr-scheduler-type", "constant"]
 
 
 @pytest.fixture(scope="session")
@@ -218,22 +210,7 @@ def test_tools_may_have_no_limit(train, tmp_path, capsys):
 
 def test_default_args_go_by_size(model, tmp_path):
     assert default_args(model) == TINY_ARGS
-    (tmp_path / "config.json").write_text(
-        json.dumps(
-            {
-                "model_type": "qwen3",
-                "vocab_size": 151936,
-                "hidden_size": 1024,
-                "intermediate_size": 3072,
-                "num_hidden_layers": 28,
-                "num_attention_heads": 16,
-                "num_key_value_heads": 8,
-                "head_dim": 128,
-                "rope_theta": 1e6,
-                "tie_word_embeddings": True,
-            }
-        )
-    )
+    (tmp_path / "config.json").write_text(json.dumps(Qwen3Config.from_name("0.6B").to_dict()))
     assert GRPOConfig(**default_args(tmp_path)).learning_rate == 1e-6
 
 
@@ -323,15 +300,8 @@ def test_bfloat16_is_trained_in_with_a_warning(model, task, tmp_path, capsys):
     output = tmp_path / "out"
     assert main(arguments(model, task, output, "--max-steps", "1", "--dtype", "bfloat16")) == 0
     assert "warning: On a CPU bfloat16 takes about five times as long" in capsys.readouterr().err
-    assert {str(value.dtype) for value in load_file_as_torch(output / "policy" / "model.safetensors")} == {
-        "torch.bfloat16"
-    }
-
-
-def load_file_as_torch(file):
-    from safetensors.torch import load_file as load
-
-    return load(file).values()
+    policy = load_pretrained(output / "policy", dtype=None)[1]
+    assert {value.dtype for value in policy.values()} == {mx.bfloat16}
 
 
 def test_a_machine_that_is_too_small_is_told(model, task, tmp_path, capsys, monkeypatch):
@@ -350,21 +320,8 @@ def finished(model, tmp_path_factory):
     """The folder of a run of 30 steps that learned something, and what it printed."""
     folder = tmp_path_factory.mktemp("finished")
     (folder / "digits_task.py").write_text(TASK)
-    options = arguments(
-        os.path.relpath(model, folder),
-        "digits_task:Digits",
-        "out",
-        "--max-steps",
-        "30",
-        "--save-every",
-        "10",
-        "--eval-every",
-        "10",
-        "--eval-problems",
-        "256",
-        "--learning-rate",
-        "1e-2",
-    )
+    longer = ["--max-steps", "30", "--save-every", "10", "--eval-every", "10", "--eval-problems", "256", "--learning-rate", "1e-2"]
+    options = arguments(os.path.relpath(model, folder), "digits_task:Digits", "out", *longer)
     result = in_a_process(*options, cwd=folder)
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""
@@ -375,19 +332,8 @@ def test_metrics_are_one_line_a_step(finished):
     lines = lines_of(finished.output, timed=True)
     assert [line["step"] for line in lines] == list(range(31))
     assert [line["step"] for line in lines if "eval/accuracy" in line] == [0, 10, 20, 30]
-    names = {
-        "reward",
-        "reward_std",
-        "rewards/correct/mean",
-        "frac_reward_zero_std",
-        "completions/mean_length",
-        "loss",
-        "grad_norm",
-        "entropy",
-        "learning_rate",
-        "step_time",
-    }
-    assert all(names <= line.keys() for line in lines[1:])
+    names = "reward reward_std rewards/correct/mean frac_reward_zero_std completions/mean_length loss grad_norm entropy"
+    assert all({*names.split(), "learning_rate", "step_time"} <= line.keys() for line in lines[1:])
     assert all(line["learning_rate"] == 1e-2 for line in lines[1:])
     assert all(line["rewards/undecided/mean"] is None for line in lines[1:])  # nothing was scored: NaN, so null
     assert lines[-1]["eval/accuracy"] > lines[0]["eval/accuracy"] + 0.3
@@ -608,8 +554,6 @@ def test_a_longer_run_says_where_its_learning_rate_goes_on(train, straight, tmp_
     "text", ["12+34=", "", "it's\na\t\\ line\r", "Größe: \u2028 \x1b[1m\x07", '$HOME `ls` "a"\n\x7f']
 )
 def test_what_is_to_be_typed_is_one_line(text):
-    from mlx_grpo_kit.cli.typed import command_line
-
     command = command_line("generate", text)
     assert len(command.splitlines()) == 1
     assert command.isprintable()
@@ -1034,7 +978,7 @@ def test_bad_rewards_later_keep_what_was_learned(wish, words, train, straight, t
     assert train(output) == 1
     error = capsys.readouterr().err
     assert_one_error_line(error, words)
-    assert f"Go on from step-000004: {cli_command()} train --output {output} --resume" in error
+    assert f"Go on from step-000004: {command_line()} train --output {output} --resume" in error
     monkeypatch.delenv("DIGITS")
     assert main(["train", "--output", str(output), "--resume"]) == 0
     assert lines_of(output) == lines_of(straight)
@@ -1049,12 +993,6 @@ def test_a_reward_that_fails_while_accuracy_is_measured_keeps_the_step_before(tr
     monkeypatch.delenv("DIGITS")
     assert main(["train", "--output", str(output), "--resume"]) == 0
     assert [line["step"] for line in lines_of(output)] == [*range(9)]
-
-
-def cli_command():
-    from mlx_grpo_kit.cli.typed import command_line
-
-    return command_line()
 
 
 def test_a_run_that_diverges(train, tmp_path, capsys):

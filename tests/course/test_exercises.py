@@ -168,16 +168,8 @@ def double(x):
     return 2 * x
 
 
-DOUBLE = Exercise(
-    "99.1",
-    "Double",
-    "`double(x)`",
-    3,
-    1,
-    double,
-    hints=("Twice.", "`2 * x`"),
-    cases=drawn(3, lambda rng: (rng.normal(size=3),)),
-)
+CASES = drawn(3, lambda rng: (rng.normal(size=3),))
+DOUBLE = Exercise("99.1", "Double", "`double(x)`", 3, 1, double, hints=("Twice.", "`2 * x`"), cases=CASES)
 
 
 def test_an_input_that_was_changed_spoils_a_right_result():

@@ -503,16 +503,8 @@ def test_rows_of_countdown_are_judged_by_the_target(name, kind):
         "<think>x</think>\n\\boxed{35+19+44}",
         "#### 44+19+35\n",
     ]
-    wrong = [
-        "98",
-        "<answer>98</answer>",
-        "44+19+35 = 97",
-        "44+54",
-        "<think>44+19+35",
-        "98 = 98",
-        "9**9**9",
-        "(" * 10_000,
-    ]
+    wrong = ["98", "<answer>98</answer>", "44+19+35 = 97", "44+54", "<think>44+19+35", "98 = 98", "9**9**9"]
+    wrong += ["(" * 10_000]
     for judged in (task, task.in_chat()):
         assert [judged.is_correct(problem, text) for text in right + wrong] == [True] * 4 + [False] * 8
         [function] = judged.reward_funcs

@@ -51,17 +51,7 @@ def test_the_window_and_its_products():
     assert titled(chart, "output 4 x 3").frames == [(1, 1, 1, 1)]
     np.testing.assert_allclose(titled(chart, "window").numbers, window)
     np.testing.assert_allclose(titled(chart, "products").numbers, window * SOBEL)
-    assert titled(chart, "kernel").written == [
-        "\N{MINUS SIGN}1",
-        "0",
-        "1",
-        "\N{MINUS SIGN}2",
-        "0",
-        "2",
-        "\N{MINUS SIGN}1",
-        "0",
-        "1",
-    ]
+    assert titled(chart, "kernel").written == "-1 0 1 -2 0 2 -1 0 1".replace("-", "\N{MINUS SIGN}").split()
     total = f"{(window * SOBEL).sum():.2f}".replace("-", "\N{MINUS SIGN}")
     assert f"their sum is {total}" in chart.svg("")
 
