@@ -95,8 +95,8 @@ class Digits:
 class Half:
     name = "half"
 '''
-QUICK = ["--per-device-train-batch-size", "16", "--num-generations", "4", "--learning-rate", "3e-3", "--eval-problems", "8"]
-QUICK += ["--lr-scheduler-type", "constant"]
+QUICK = ["--per-device-train-batch-size", "16", "--num-generations", "4", "--eval-problems", "8"]
+QUICK += ["--learning-rate", "3e-3", "--lr-scheduler-type", "constant"]
 
 
 @pytest.fixture(scope="session")
@@ -320,7 +320,8 @@ def finished(model, tmp_path_factory):
     """The folder of a run of 30 steps that learned something, and what it printed."""
     folder = tmp_path_factory.mktemp("finished")
     (folder / "digits_task.py").write_text(TASK)
-    longer = ["--max-steps", "30", "--save-every", "10", "--eval-every", "10", "--eval-problems", "256", "--learning-rate", "1e-2"]
+    longer = ["--max-steps", "30", "--save-every", "10", "--eval-every", "10", "--eval-problems", "256"]
+    longer += ["--learning-rate", "1e-2"]
     options = arguments(os.path.relpath(model, folder), "digits_task:Digits", "out", *longer)
     result = in_a_process(*options, cwd=folder)
     assert result.returncode == 0, result.stderr

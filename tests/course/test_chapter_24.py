@@ -376,8 +376,11 @@ def test_the_first_steps_of_a_loop(train, verdict):
     assert verdict in training.train_and_judge(train, training.FIRST_STEPS)
 
 
+few_problems = functools.partial(training.held_out_accuracy, problems=200)
+
+
 def test_a_loop_that_learns_nothing_is_told_its_accuracy(capsys, monkeypatch):
-    monkeypatch.setattr(training, "PROBLEMS", 200)
+    monkeypatch.setattr(training, "held_out_accuracy", few_problems)
     assert "of the held-out sums after 9 steps" in training._two_minutes(loop(1e-6), print)
     assert "before training: " in capsys.readouterr().out
     assert training._two_minutes(loop(0.3), print) == training.FALLS
@@ -386,7 +389,7 @@ def test_a_loop_that_learns_nothing_is_told_its_accuracy(capsys, monkeypatch):
 
 
 def test_what_a_failed_loop_prints_is_of_its_own_run_and_its_message_names_bias_correction(capsys, monkeypatch):
-    monkeypatch.setattr(training, "PROBLEMS", 100)
+    monkeypatch.setattr(training, "held_out_accuracy", few_problems)
     monkeypatch.setattr(training, "_other_rewards", lambda train: None)
     note = check("24.5", keeping(loop(0.3)))
     assert capsys.readouterr().out.count("before training: ") == 1
