@@ -56,8 +56,9 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def traced(*arguments: Any, **named: Any) -> Any:  # runs only while MLX compiles
-        found = captured_arrays(function)
-        if found:
+        search = _Search()
+        search.look(function, "", f"kept by {_name(function)} itself")
+        if found := search.found:
             more = f" So is {found[1]}." if len(found) == 2 else f" So are {len(found) - 1} more." if found[1:] else ""
             raise CapturedArrayError(
                 f"{_name(function)} uses {found[0]}. Compiled, it would be a constant: new numbers in it would not be "
@@ -115,15 +116,11 @@ def compile_value_and_grad(
     return call
 
 
-def captured_arrays(function: Callable[..., Any]) -> list[str]:
-    """The arrays that `function` reaches although they are not arguments, each with a description of the way."""
-    search = _Search()
-    search.look(function, "", f"kept by {_name(function)} itself")
-    return search.found
-
-
 class _Search:
-    """A search through everything that a function refers to. `found` describes the arrays in words."""
+    """A search through everything that a function refers to.
+
+    `found` has the arrays that it reaches although they are not arguments, each with a description of the way.
+    """
 
     def __init__(self) -> None:
         self.found: list[str] = []

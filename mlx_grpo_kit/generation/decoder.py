@@ -67,7 +67,6 @@ class MLXDecoder:
         self.decode = _decode_step(config, sampling)
 
     def start(self, prompts: Sequence[TokenIds], group_size: int) -> Drawn:
-        """Read the prompts and draw the first token of every row."""
         prompt_ids, mask = left_padded(prompts)
         hidden = qwen3_hidden_states(self.config, self.params, prompt_ids, cache=self.cache, attention_mask=mask)[:, -1]
         logits = mx.repeat(output_logits(self.config, self.params, hidden), group_size, axis=0)
@@ -88,15 +87,12 @@ class MLXDecoder:
 
     @property
     def is_full(self) -> bool:
-        """True if the cache has no room."""
         return self.cache.length == self.cache.capacity
 
     def reserve(self, num_tokens: int) -> None:
-        """Make room in the cache for this many more tokens."""
         self.cache.reserve(self.cache.length + num_tokens)
 
     def keep(self, rows: np.ndarray) -> None:
-        """Keep these rows in the batch."""
         these = mx.array(rows)
         self.cache, self.row_keys = self.cache.rows(these), self.row_keys[these]
         self.attention_mask = None if self.attention_mask is None else self.attention_mask[these]

@@ -99,10 +99,9 @@ def _all_fit(config: Qwen3Config, rows: Sequence[TokenIds]) -> bool:
 
 
 def check_tokens(config: Qwen3Config, tokens: TokenIds, name: str) -> None:
-    """Raise an error for a token id outside the vocabulary, which would silently read another row's embedding.
+    """Raise ValueError for anything but a flat list of whole numbers inside the vocabulary.
 
-    Raises:
-        ValueError: a token id is outside the vocabulary, or `tokens` is not a flat list of whole numbers.
+    A token id outside of it would silently read another row's embedding.
     """
     ids = np.asarray(tokens)
     if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):

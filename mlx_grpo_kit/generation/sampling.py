@@ -15,9 +15,7 @@ from mlx_grpo_kit.qwen3.kernels import exp
 from mlx_grpo_kit.runtime import mx
 
 MIN_TEMPERATURE = 1e-6
-"""The smallest temperature. Below it, sampling equals temperature 0 for any two different float32 logits.
-"""
-
+"""The smallest temperature. Below it, sampling equals temperature 0 for any two different float32 logits."""
 
 LARGEST_UNIFORM = 1 - 2**-22
 """The largest random number of a draw: times a sum of probabilities it stays below the sum."""

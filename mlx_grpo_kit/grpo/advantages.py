@@ -175,11 +175,7 @@ def _to_groups(rewards: np.ndarray, num_generations: int) -> np.ndarray:
 
 
 class GroupAdvantages:
-    """The advantages part of a step: weight the functions' rewards, and compare each completion with its group.
-
-    Args:
-        args: the settings, of which those of `compute_advantages` are used.
-    """
+    """The advantages part of a step: weight the functions' rewards, and compare each completion with its group."""
 
     def __init__(self, args: GRPOConfig):
         self.args = args

@@ -6,6 +6,7 @@ device. This file hides the differences in what frameworks call a function. Name
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from numbers import Number
 from types import ModuleType
 from typing import Any
@@ -67,42 +68,29 @@ def known(x: Array) -> float | bool | None:
         return None
 
 
+def _same(name: str, *more: Any) -> Callable[..., Array]:
+    """The function that all frameworks have under this name; `more` are its last arguments."""
+
+    def function(*arrays: Array) -> Array:
+        modules = [_module(arrays[0])]
+        if modules[0].__name__ == "jax.numpy":
+            import jax
+
+            modules += [jax.nn, jax.lax]
+        return next(getattr(module, name) for module in modules if hasattr(module, name))(*arrays, *more)
+
+    return function
+
+
+where, exp, log, sigmoid, floor, ceil = map(_same, ("where", "exp", "log", "sigmoid", "floor", "ceil"))
+clip = _same("clip")  # to [low, high]; the gradient at the edges depends on the framework
+logsumexp = _same("logsumexp", -1)  # [..., V] -> [...]
+_without_gradient = _same("stop_gradient")
+
+
 def stop_gradient(x: Array) -> Array:
     """The same numbers, through which no gradient flows."""
-    if _module(x).__name__ == "jax.numpy":
-        import jax
-
-        return jax.lax.stop_gradient(x)
-    return x.detach() if _is_torch(x) else mx.stop_gradient(x)
-
-
-def where(condition: Array, x: Array | float, y: Array | float) -> Array:
-    """`x` where `condition` holds, `y` elsewhere."""
-    return _module(condition).where(condition, x, y)
-
-
-def exp(x: Array) -> Array:
-    """e to the power of x."""
-    return _module(x).exp(x)
-
-
-def log(x: Array) -> Array:
-    """The natural logarithm; -inf of 0."""
-    return _module(x).log(x)
-
-
-def sigmoid(x: Array) -> Array:
-    """1 / (1 + e^-x)."""
-    if _module(x).__name__ == "jax.numpy":
-        import jax
-
-        return jax.nn.sigmoid(x)
-    return _module(x).sigmoid(x)
-
-
-def clip(x: Array, low: float, high: float) -> Array:
-    """The nearest numbers in [low, high]. The gradient at the edges depends on the framework."""
-    return _module(x).clip(x, low, high)
+    return x.detach() if _is_torch(x) else _without_gradient(x)
 
 
 def minimum(x: Array, y: Array | float) -> Array:
@@ -122,16 +110,6 @@ def sort(x: Array) -> Array:
     return x.sort().values if _is_torch(x) else _module(x).sort(x)
 
 
-def floor(x: Array) -> Array:
-    """The largest whole number not above x, as a float."""
-    return _module(x).floor(x)
-
-
-def ceil(x: Array) -> Array:
-    """The smallest whole number not below x, as a float."""
-    return _module(x).ceil(x)
-
-
 def at(x: Array, place: Array) -> Array:
     """The element of [N] at an index that is stored as a float."""
     return x[place.long() if _is_torch(x) else place.astype(_module(x).int32)]
@@ -141,12 +119,3 @@ def take_along_last_axis(x: Array, indices: Array) -> Array:
     """Pick the element of `x` [..., V] at each index of `indices` [...]: [...]."""
     indices = indices[..., None]
     return (x.gather(-1, indices) if _is_torch(x) else _module(x).take_along_axis(x, indices, axis=-1))[..., 0]
-
-
-def logsumexp(x: Array) -> Array:
-    """The logarithm of the sum of e^x over the last axis: [..., V] -> [...]."""
-    if _module(x).__name__ == "jax.numpy":
-        import jax
-
-        return jax.nn.logsumexp(x, axis=-1)
-    return _module(x).logsumexp(x, -1)

@@ -38,9 +38,7 @@ class Checkpoint:
     Attributes:
         step: steps done.
         task: the task's name.
-        args: the settings.
         policy: the policy, with its reference. Adapters are loaded without their base.
-        tokenizer: the policy's.
         optimizer_state: {"step": ..., "learning_rate": ..., parameter: {"m": ..., "v": ...}}, in AdamW's form.
         own_parts: the names of the parts that the user supplied.
         origin: as in `Snapshot`; None in a checkpoint of an earlier version.

@@ -55,19 +55,12 @@ def compute_loss_and_gradients(
     check_rewards(rewards, completion_tokens)
     advantages = compute_advantages(rewards, group_size, scale_rewards)
     batch = pad_batch(config, prompt_tokens, completion_tokens)
-    old_logps = None if old_logprobs is None else pad_logprobs("old_logprobs", old_logprobs, completion_tokens)
-    ref_logps = None if ref_logprobs is None else pad_logprobs("ref_logprobs", ref_logprobs, completion_tokens)
+    old = None if old_logprobs is None else pad_logprobs("old_logprobs", old_logprobs, completion_tokens)
+    ref = None if ref_logprobs is None else pad_logprobs("ref_logprobs", ref_logprobs, completion_tokens)
 
     def loss_fn(params: dict[str, mx.array]) -> mx.array:
         return batch_loss(
-            config,
-            params,
-            batch,
-            advantages,
-            loss_config,
-            old_logps=old_logps,
-            ref_logps=ref_logps,
-            temperature=temperature,
+            config, params, batch, advantages, loss_config, old_logps=old, ref_logps=ref, temperature=temperature
         )
 
     loss, grads = value_and_grad(loss_fn, params)

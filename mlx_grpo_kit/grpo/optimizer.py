@@ -68,7 +68,6 @@ class Optimizer:
 
     Args:
         params: float32.
-        learning_rate: the first learning rate.
         state: the state to continue from; None for a new run.
     """
 
@@ -138,8 +137,6 @@ class PolicyOptimizer:
         rule: AdamW or Adafactor, with its moments.
 
     Args:
-        policy: the first policy.
-        args: the settings.
         state: the state to continue from; None for a new run.
     """
 

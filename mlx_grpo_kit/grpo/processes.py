@@ -7,12 +7,7 @@ whole batch, so any number of processes gives the same run up to float32 roundin
 `mlx.launch -n 4 ...` starts the processes, and so does `train --processes 4` on one machine; a single process is a
 `World` of one. Processes that torchrun starts exchange through torch's gloo instead (`gloo.py`).
 
-The cost, on paper: the gradients of P parameters are 4 P bytes, of which each of N processes in a ring sends and
-receives 2 (N - 1) / N. So a step waits 8 P (N - 1) / (N B) seconds for a network of B bytes per second, a third more at
-64 machines than at 4, and 2 (N - 1) times its latency for each message. Learning from T tokens per process takes about
-6 P T / F seconds at F operations per second. P cancels in the quotient of the two, which is at most 4 F / (3 B T). With
-8 billion parameters, 64 machines of F = 1e14 and T = 131,072 (512 completions of 256 tokens) the wait is 50 s at 10
-Gbit/s or 1.3 s at 400 Gbit/s. Learning takes 63 s more, and sampling needs no network.
+The guide `scale.md` estimates the cost.
 """
 
 from __future__ import annotations

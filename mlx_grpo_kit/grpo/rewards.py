@@ -107,7 +107,6 @@ class TaskRewards:
 
     Args:
         reward_funcs: one or more functions with different names.
-        args: the settings.
         max_completion_length: the maximum length of a completion, in tokens.
         world: the processes that share the work. A function sees only this process's groups.
         warned_of: the names of functions that have already failed, so that each warns once.

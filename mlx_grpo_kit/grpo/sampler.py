@@ -39,12 +39,8 @@ class Sampler(Protocol):
 class PolicySampler:
     """Sample completions of the task's problems from the policy that learns.
 
-    Args:
-        tokenizer: the tokenizer of the policy's folder.
-        task: the source of problems.
-        args: the settings.
-        world: the processes that share the work. A row's random numbers depend only on its position in the whole batch,
-            so any number of processes samples the same completions.
+    The processes of `world` share the work. A row's random numbers depend only on its position in the whole batch, so
+    any number of processes samples the same completions.
     """
 
     def __init__(self, tokenizer: Tokenizer, task: Task, args: GRPOConfig, world: World | None = None):

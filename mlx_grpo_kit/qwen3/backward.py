@@ -223,8 +223,6 @@ def qwen3_backward(
     """From the gradient of the logits to the gradients of every parameter and of every inner value.
 
     Args:
-        config: sizes and constants of the model.
-        params: every weight by its name in the kit.
         input_ids: int [B, T], the input of the forward pass, which had no cache.
         kept: a dictionary that `qwen3_forward(config, params, input_ids, watch=kept.setdefault)` has filled.
         grad_logits: [B, T, V].
@@ -265,8 +263,6 @@ def qwen3_loss_and_gradients(
     """The cross-entropy of `targets`, weighted per token, and every gradient in the model, by hand.
 
     Args:
-        config: sizes and constants of the model.
-        params: every weight by its name in the kit.
         input_ids: int [B, T].
         targets: int [B, T], the token that should follow each position.
         weights: [B, T], as in `cross_entropy`; without them every token counts 1 / (B * T).

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from mlx_grpo_kit.qwen3.config import Qwen3Config
 from mlx_grpo_kit.runtime import mx
 
@@ -65,16 +67,13 @@ class KVCache:
 
     def rows(self, which: mx.array) -> KVCache:
         """A cache of the rows with the indices `which`, int32 [rows]."""
-        some = KVCache(len(self.keys))
-        some.length = self.length
-        some.keys = [keys[which] for keys in self.keys]
-        some.values = [values[which] for values in self.values]
-        return some
+        return self._changed(lambda buffer: buffer[which])
 
     def repeat(self, times: int) -> KVCache:
         """A cache with every row repeated `times`, so that a prompt is computed once for its whole group."""
-        repeated = KVCache(len(self.keys))
-        repeated.length = self.length
-        repeated.keys = [mx.repeat(keys, times, axis=0) for keys in self.keys]
-        repeated.values = [mx.repeat(values, times, axis=0) for values in self.values]
-        return repeated
+        return self._changed(lambda buffer: mx.repeat(buffer, times, axis=0))
+
+    def _changed(self, change: Callable[[mx.array], mx.array]) -> KVCache:
+        cache = KVCache(len(self.keys))
+        cache.length, cache.keys, cache.values = self.length, [*map(change, self.keys)], [*map(change, self.values)]
+        return cache

@@ -232,9 +232,7 @@ def qwen3_forward(
     """Logits of the next token after every position: int [B, T] -> [B, T, V].
 
     Args:
-        config: sizes and constants of the model.
         params: every weight by its name in the kit.
-        input_ids: [B, T].
         cache: the keys and values of the tokens before `input_ids`; it is read and extended.
         attention_mask: [B, S] with 1 for a token and 0 for padding. It includes the cached positions; positions beyond
             its end count as tokens.

@@ -12,6 +12,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -212,8 +213,6 @@ def _yarn(settings: dict[str, Any], context: int) -> RopeScaling | None:
 
 def _with_rope_factors(config: Qwen3Config, factors: np.ndarray) -> Qwen3Config:
     """The configuration with the scaling that made these factors, one per pair of numbers in a head."""
-    from dataclasses import replace
-
     scaling = Llama3Scaling(float(factors.max(initial=1.0)), *LLAMA_3_ROPE)
     turns = config.rope_theta ** (-2 * np.arange(config.head_dim // 2) / config.head_dim) / (2 * math.pi)
     low, high, length = LLAMA_3_ROPE

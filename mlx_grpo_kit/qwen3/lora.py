@@ -165,11 +165,7 @@ def dequantize(config: Qwen3Config, params: Mapping[str, mx.array]) -> dict[str,
 
 
 def check_adapters(lora: Mapping[str, mx.array], config: Qwen3Config) -> None:
-    """Raise ValueError for adapters that do not fit this configuration: other names, other shapes, an A without its B.
-
-    Raises:
-        ValueError: the message names the adapter.
-    """
+    """Raise ValueError for adapters that do not fit a configuration: other names, other shapes, an A without its B."""
     shapes = param_shapes(config)
     if not lora:
         raise ValueError("There are no adapters; expected arrays such as layers.0.self_attn.q_proj.lora_a.")

@@ -92,11 +92,7 @@ def map_params_to_dict(params: Sequence[mx.array], names: Sequence[str]) -> dict
 
 
 def validate_param_names(names: Iterable[str], config: Qwen3Config) -> None:
-    """Raise ValueError unless `names` are exactly the parameters of this configuration.
-
-    Raises:
-        ValueError: a name is missing or unknown.
-    """
+    """Raise ValueError unless `names` are exactly the parameters of this configuration."""
     given, expected = set(names), set(param_shapes(config))
     missing, unknown = sorted(expected - given), sorted(given - expected)
     if unknown:
@@ -117,11 +113,7 @@ def validate_param_names(names: Iterable[str], config: Qwen3Config) -> None:
 
 
 def validate_params(params: Mapping[str, mx.array], config: Qwen3Config) -> None:
-    """Raise ValueError for `params` that do not fit this configuration: other names, shapes, or non-float dtypes.
-
-    Raises:
-        ValueError: the message names the parameter.
-    """
+    """Raise ValueError for `params` that do not fit this configuration: other names, shapes, or non-float dtypes."""
     validate_param_names(params, config)
     for name, shape in param_shapes(config).items():
         if tuple(params[name].shape) != shape:
@@ -139,11 +131,7 @@ def validate_params(params: Mapping[str, mx.array], config: Qwen3Config) -> None
 
 
 def check_weights(params: Mapping[str, mx.array], config: Qwen3Config) -> None:
-    """`validate_params` that also allows quantized matrices (`matrices.py`).
-
-    Raises:
-        ValueError: the message names the parameter.
-    """
+    """`validate_params` that also allows quantized matrices (`matrices.py`)."""
     shapes, found = param_shapes(config), dict(params)
     for scales in [name for name in params if name.endswith(".scales")]:
         stem = scales.removesuffix(".scales")
@@ -170,11 +158,7 @@ def cast_floats(params: Mapping[str, mx.array], dtype: mx.Dtype) -> dict[str, mx
 
 
 def check_finite(params: Mapping[str, mx.array]) -> None:
-    """Raise ValueError for parameters that contain NaN or an infinity, which would make every output NaN.
-
-    Raises:
-        ValueError: the message names the first such parameter, and the count of such numbers.
-    """
+    """Raise ValueError for parameters that contain NaN or an infinity, which would make every output NaN."""
     for name, value in params.items():
         if not mx.issubdtype(value.dtype, mx.floating):  # packed numbers: every bit pattern is valid
             continue

@@ -43,7 +43,6 @@ def forward_flops(config: Qwen3Config, batch: int, tokens: int, cached: int = 0)
     as in dense kernels; the masked half is counted too.
 
     Args:
-        config: sizes of the model.
         batch, tokens: shape of the input.
         cached: positions before the input whose keys and values come from a cache.
     """

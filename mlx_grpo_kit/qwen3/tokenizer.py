@@ -262,22 +262,16 @@ def load_tokenizer(folder: Path | str) -> Tokenizer:
     )
 
 
-def save_character_tokenizer(folder: Path | str, characters: str = CHARACTERS) -> None:
-    """Write a tokenizer's files with one token per character; generation_config.json names the end and padding ids.
+def save_character_tokenizer(folder: Path | str) -> None:
+    """Write into an existing folder a tokenizer with one token for each of `CHARACTERS`, and its end and padding ids.
 
     Ids 0, 1 and 2 are `<pad>`, `<eos>` and `<unk>`; the characters follow in their order. It is a byte-pair encoding
     without merges: the state of Qwen3's tokenizer before it learned any.
-
-    Args:
-        folder: an existing folder.
-        characters: distinct characters.
     """
     special = ["<pad>", "<eos>", "<unk>"]
-    vocabulary = {token: i for i, token in enumerate([*special, *characters])}
+    vocabulary = {token: i for i, token in enumerate([*special, *CHARACTERS])}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>"))
-    tokenizer.decoder = (
-        tokenizers.decoders.Fuse()
-    )  # joins tokens directly; without a decoder they would be joined with spaces
+    tokenizer.decoder = tokenizers.decoders.Fuse()  # without a decoder tokens would be joined with spaces
     tokenizer.add_special_tokens(special)
     tokenizer.save(str(Path(folder) / "tokenizer.json"))
     settings = {

@@ -28,14 +28,12 @@ class JAXLearner(Learner):
     """Compute log-probabilities and gradients with JAX, from copies of MLX's arrays."""
 
     def logps(self, params: Mapping[str, mx.array], batch: PaddedBatch) -> mx.array:
-        """Log-probabilities of the completions' tokens, [B, T]."""
         logps = _logps(self.config, self.args.temperature, _arrays(params), _padded_ids(batch))
         return mx.array(np.asarray(logps)[tuple(map(slice, batch.completion_ids.shape))])
 
     def add_gradients(
         self, policy: Policy, grads: dict[str, mx.array], micro: MicroBatch
     ) -> tuple[jax.Array, mx.array, dict[str, jax.Array]]:
-        """Add a micro-batch's gradient to `grads`, evaluated; returns (loss, logps [B, T], metrics)."""
         ids = _padded_ids(micro.batch)
         rows, width = ids["completion_ids"].shape
         of_tokens = ("advantages", "old_logps", "ref_logps", "sampling_logps")

@@ -46,12 +46,6 @@ class Learner(ABC):
 
     A subclass computes both for one micro-batch (`logps`, `add_gradients`). This class adds them up over micro-batches
     and processes. A learner has no state.
-
-    Args:
-        config: the configuration of the model.
-        args: the settings.
-        loss_config: the settings of the loss.
-        world: the processes that learn together.
     """
 
     computes_padding: ClassVar[bool] = False

@@ -17,13 +17,11 @@ class MLXAtOnce(Learner):
     computes_padding = True
 
     def logps(self, params: Mapping[str, mx.array], batch: PaddedBatch) -> mx.array:
-        """Log-probabilities of the completions' tokens, [B, T]."""
         return batch_logps(self.config, params, batch, self.args.temperature)[0]
 
     def add_gradients(
         self, policy: Policy, grads: dict[str, mx.array], micro: MicroBatch
     ) -> tuple[mx.array, mx.array, dict[str, mx.array]]:
-        """Add a micro-batch's gradient to `grads`, evaluated; returns (loss, logps [B, T], metrics)."""
 
         def loss_fn(trained: dict[str, mx.array]):
             logps, entropies = batch_logps(

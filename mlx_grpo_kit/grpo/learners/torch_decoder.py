@@ -124,7 +124,6 @@ class TorchDecoder:
         self.values: list[Tensor] = []
 
     def start(self, prompts: Sequence[TokenIds], group_size: int) -> Drawn:
-        """Read the prompts and draw the first token of every row."""
         ids, mask = map(torch.from_numpy, pad(prompts, "left"))
         self.mask = None if mask.all() else mask
         shape = (len(prompts), self.config.num_key_value_heads, 0, self.config.head_dim)
@@ -136,24 +135,20 @@ class TorchDecoder:
             return self._draw(logits.repeat_interleave(group_size, dim=0), 0)
 
     def next(self, tokens: mx.array, step: int) -> Drawn:
-        """Append these tokens and draw what follows."""
         with on_cores(self.all_cores), torch.inference_mode():
             return self._draw(self._logits(torch.from_numpy(np.array(tokens))[:, None]), step)
 
     @property
     def is_full(self) -> bool:
-        """True if the cache has no room."""
         return self.length == self.keys[0].shape[2]
 
     def reserve(self, num_tokens: int) -> None:
-        """Make room in the cache for this many more tokens."""
         self.table = rope_table(self.config, torch.arange(self.length + num_tokens))
         room = (0, 0, 0, num_tokens)
         self.keys = [functional.pad(each, room) for each in self.keys]
         self.values = [functional.pad(each, room) for each in self.values]
 
     def keep(self, rows: np.ndarray) -> None:
-        """Keep these rows in the batch."""
         these = torch.from_numpy(rows)
         self.uniform = self.uniform[:, these]
         self._change_rows(lambda each: each[these])

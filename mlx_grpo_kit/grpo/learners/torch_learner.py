@@ -32,7 +32,6 @@ class TorchLearner(Learner):
     """Compute log-probabilities and gradients with torch, over the memory of MLX's arrays."""
 
     def logps(self, params: Mapping[str, mx.array], batch: PaddedBatch) -> mx.array:
-        """Log-probabilities of the completions' tokens, [B, T]."""
         with _at_full_speed(params, batch), torch.no_grad():
             tensors = {name: tensor_of(value) for name, value in params.items()}
             logps, _ = completion_logps(self.config, tensors, _tensors(batch), self.args.temperature)
@@ -41,7 +40,6 @@ class TorchLearner(Learner):
     def add_gradients(
         self, policy: Policy, grads: dict[str, mx.array], micro: MicroBatch
     ) -> tuple[torch.Tensor, mx.array, dict[str, torch.Tensor]]:
-        """Add a micro-batch's gradient to `grads`, evaluated; returns (loss, logps [B, T], metrics)."""
         batch, weights = _tensors(micro.batch), BatchWeights(*map(tensor_of, micro.weights))
         of_tokens = (micro.advantages, micro.sampling_logps, micro.ref_logps, micro.old_logps)
         advantages, *logps_of_others = map(tensor_of, of_tokens)

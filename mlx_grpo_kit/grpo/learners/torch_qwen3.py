@@ -154,11 +154,7 @@ def qwen3_forward(
 ) -> Tensor:
     """Logits of the next token after every position: int [B, T] -> [B, T, V].
 
-    Args:
-        config: sizes and constants of the model.
-        params: every weight by its name in the kit.
-        input_ids: [B, T].
-        attention_mask: [B, T] with 1 for a token and 0 for padding on either side.
+    `attention_mask` is [B, T], 1 for a token and 0 for padding on either side.
     """
     num_rows, num_tokens = input_ids.shape
     hidden = hidden_from(num_tokens, num_tokens, attention_mask, input_ids.device)
@@ -295,7 +291,6 @@ class Qwen3(nn.Module):
     """`qwen3_forward` as a module, whose state_dict has the kit's names.
 
     Args:
-        config: the configuration of the model.
         params: arrays of MLX, NumPy or torch by their names in the kit; they are copied, as float32.
     """
 
