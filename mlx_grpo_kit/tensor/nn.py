@@ -18,9 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from mlx_grpo_kit.tensor.rules.attention import dropout
 from mlx_grpo_kit.tensor.rules.convolution import conv2d
-from mlx_grpo_kit.tensor.rules.normalization import batch_norm, layer_norm, rms_norm
+from mlx_grpo_kit.tensor.rules.normalization import batch_norm
 from mlx_grpo_kit.tensor.rules.products import linear
 from mlx_grpo_kit.tensor.rules.shapes import embedding
 from mlx_grpo_kit.tensor.tensor import Tensor
@@ -29,7 +28,7 @@ _random = np.random.default_rng()
 
 
 def manual_seed(seed: int) -> None:
-    """Seed the initial weights of layers made from now on and the choices of Dropout."""
+    """Seed the initial weights of layers made from now on."""
     global _random
     _random = np.random.default_rng(seed)
 
@@ -86,7 +85,7 @@ class Module:
             parameter.grad = None
 
     def train(self, training: bool = True) -> Module:
-        """Switch to training mode, in which Dropout drops elements and batch norm uses the batch's statistics.
+        """Switch to training mode, in which batch norm uses the batch's statistics.
 
         eval() switches back. Both return the module.
         """
@@ -206,26 +205,6 @@ class BatchNorm(Module):
         )
 
 
-class LayerNorm(Module):
-    """Layer normalization along the last axis, which has length `size`."""
-
-    def __init__(self, size: int, eps: float = 1e-5):
-        self.weight, self.bias, self.eps = _parameter(np.ones(size)), _parameter(np.zeros(size)), eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        return layer_norm(x, self.weight, self.bias, self.eps)
-
-
-class RMSNorm(Module):
-    """RMS normalization along the last axis, which has length `size`."""
-
-    def __init__(self, size: int, eps: float = 1e-6):
-        self.weight, self.eps = _parameter(np.ones(size)), eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        return rms_norm(x, self.weight, self.eps)
-
-
 class Embedding(Module):
     """A table with one row of numbers for each of `num_embeddings` ids: integers [...] -> [..., embedding_dim]."""
 
@@ -234,16 +213,6 @@ class Embedding(Module):
 
     def forward(self, ids: Any) -> Tensor:
         return embedding(self.weight, ids)
-
-
-class Dropout(Module):
-    """Dropout with probability p, in training mode only."""
-
-    def __init__(self, p: float = 0.5):
-        self.p = p
-
-    def forward(self, x: Tensor) -> Tensor:
-        return dropout(x, self.p, self.training, _random)
 
 
 class Sequential(Module):
