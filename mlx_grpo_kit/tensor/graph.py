@@ -94,16 +94,7 @@ class BackwardFunction(Node):
         saved: the arrays of inputs and result that forward saved, with their versions.
     """
 
-    __slots__ = (
-        "ctx",
-        "dtype",
-        "function",
-        "line",
-        "next_functions",
-        "retained_by",
-        "saved",
-        "shape",
-    )
+    __slots__ = ("ctx", "dtype", "function", "line", "next_functions", "retained_by", "saved", "shape")
 
     def __init__(
         self,

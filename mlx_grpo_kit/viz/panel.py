@@ -13,6 +13,7 @@ from mlx_grpo_kit.viz.box import colored_box
 from mlx_grpo_kit.viz.picture import Picture, as_picture, show_live
 
 NOTE = "A still picture. Run the cell to use its controls."
+PAPER = "position:relative;z-index:1;background:var(--jp-layout-color1,#fff);border-radius:4px"  # below a message
 HEIGHT = re.compile(r'<(?:svg|img)[^>]* height="([\d.]+)"')
 
 
@@ -137,11 +138,6 @@ class Panel(PictureWidget):
             self._draw()
             complaint = ""
         except ValueError as error:
-            complaint = _over_the_picture(colored_box(escape(str(error)), "wrong"))
+            complaint = f'<div style="{PAPER}">{colored_box(escape(str(error)), "wrong")}</div>'
         if self._complaint.value != complaint:
             self._complaint.value = complaint
-
-
-def _over_the_picture(box: str) -> str:
-    paper = "position:relative;z-index:1;background:var(--jp-layout-color1,#fff);border-radius:4px"
-    return f'<div style="{paper}">{box}</div>'

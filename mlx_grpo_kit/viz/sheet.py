@@ -98,7 +98,7 @@ class Sheet:
 
 def shades(low: float, high: float, colors: Sequence[str]) -> Callable[[float], str]:
     """Make a function from numbers to colours: `colors` are hex, from `low` to `high`, mixed in between."""
-    stops = [_rgb(color) for color in colors]
+    stops = [bytes.fromhex(color[1:]) for color in colors]
 
     def color(number: float) -> str:
         place = min(max((number - low) / (high - low), 0.0), 1.0) * (len(stops) - 1)
@@ -113,7 +113,3 @@ def shades(low: float, high: float, colors: Sequence[str]) -> Callable[[float], 
 def grays(ink: float) -> Callable[[float], str]:
     """Make a function from numbers to shades of grey: white at 0, black at `ink`."""
     return shades(0, ink, ("#ffffff", "#000000"))
-
-
-def _rgb(color: str) -> tuple[int, int, int]:
-    return int(color[1:3], 16), int(color[3:5], 16), int(color[5:7], 16)

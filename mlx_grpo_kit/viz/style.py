@@ -40,7 +40,7 @@ def contrast(one: str, other: str) -> float:
 
 
 def _luminance(color: str) -> float:
-    parts = (int(color[at : at + 2], 16) / 255 for at in (1, 3, 5))
+    parts = (part / 255 for part in bytes.fromhex(color[1:]))
     red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 

@@ -76,7 +76,15 @@ class MaxPool2d(Function):
 
     @staticmethod
     def forward(ctx, x, kernel_size, stride, padding):
-        windows = _pooling_windows(x, kernel_size, stride, padding)
+        kernel = _pair(kernel_size)
+        if x.ndim != 4:
+            raise ValueError(f"expected x [N, C, H, W]; got {x.shape}.")
+        if any(2 * border > long for border, long in zip(_pair(padding), kernel, strict=True)):
+            raise ValueError(
+                f"pad should be at most half of effective kernel size, but got padding={padding} and "
+                f"kernel_size={kernel_size}."
+            )
+        windows = Windows(x.shape, kernel, kernel if stride is None else stride, padding)
         smallest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
         padded = windows.pad(x, smallest).swapaxes(0, 1)
         best, winner = None, None
@@ -175,18 +183,6 @@ def max_pool2d(x, kernel_size, stride=None, padding=0) -> Tensor:
     The first of several equal maxima gets the gradient. Raises ValueError if the sizes do not fit.
     """
     return MaxPool2d.apply(x, kernel_size=kernel_size, stride=stride, padding=padding)
-
-
-def _pooling_windows(x, kernel_size, stride, padding):
-    kernel = _pair(kernel_size)
-    if x.ndim != 4:
-        raise ValueError(f"expected x [N, C, H, W]; got {x.shape}.")
-    if any(2 * border > long for border, long in zip(_pair(padding), kernel, strict=True)):
-        raise ValueError(
-            f"pad should be at most half of effective kernel size, but got padding={padding} and "
-            f"kernel_size={kernel_size}."
-        )
-    return Windows(x.shape, kernel, kernel if stride is None else stride, padding)
 
 
 def _pair(number):

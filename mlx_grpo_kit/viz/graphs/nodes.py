@@ -115,13 +115,12 @@ def _value_node(value: Any) -> Node:
 
 def _tensor_parents(thing: Any) -> list[Any]:
     """Return the inputs of a tensor's grad_fn: tensors if they are known, or in torch the functions that made them."""
-    function = thing if _is_function(thing) else getattr(thing, "grad_fn", None)
+    function = thing if _is_function(thing) else thing.grad_fn
     if function is None or hasattr(function, "variable"):
         return []
-    for name in ("parents", "inputs"):
-        if hasattr(function, name):
-            return list(getattr(function, name))
-    return [parent for parent, _ in getattr(function, "next_functions", ()) if parent is not None]
+    if hasattr(function, "inputs"):
+        return function.inputs
+    return [parent for parent, _ in function.next_functions if parent is not None]
 
 
 def _is_function(thing: Any) -> bool:
@@ -133,27 +132,23 @@ def _tensor_node(thing: Any) -> Node:
         thing = thing.variable
     if _is_function(thing):
         return Node(op=_operation(thing), data=_shape_text(getattr(thing, "shape", ())))
-    function = getattr(thing, "grad_fn", None)
-    grad = getattr(thing, "grad", None) if function is None or getattr(thing, "retains_grad", True) else None
-    label = getattr(thing, "label", None) or getattr(thing, "name", None)
+    function = thing.grad_fn
+    grad = thing.grad if function is None or getattr(thing, "retains_grad", True) else None
     return Node(
-        title=label if isinstance(label, str) else "",
+        title=getattr(thing, "label", ""),
         op=_operation(function) if function is not None else "",
-        data=_array_text(getattr(thing, "data", thing)),
+        data=_array_text(thing.data),
         grad=_array_text(grad) if grad is not None else "",
     )
 
 
 def _operation(function: Any) -> str:
-    name = function.name() if callable(getattr(function, "name", None)) else getattr(function, "name", None)
-    name = name or (function if isinstance(function, type) else type(function)).__name__
-    return re.sub(r"Backward\d*$", "", name.split("::")[-1])
+    return re.sub(r"Backward\d*$", "", function.name().split("::")[-1])
 
 
 def _array_text(array: Any) -> str:
     """Write a number as a number, and an array as its shape."""
-    shape = tuple(getattr(array, "shape", ()))
-    return short(float(array)) if shape == () else _shape_text(shape)
+    return _shape_text(array.shape) if array.shape else short(float(array))
 
 
 def _shape_text(shape: Sequence[int]) -> str:
