@@ -1,6 +1,6 @@
 """Runs that train adapters: on every path the same gradient, resumed and rewound bit by bit, and what they refuse.
 
-That the updates are those of PEFT, TRL and torch stands in test_trainer.py.
+That the updates are those of PEFT and TRL's trainer is tested in tests/backends/test_learners.py.
 """
 
 import gc

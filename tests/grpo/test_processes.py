@@ -14,6 +14,7 @@ from mlx_grpo_kit.grpo import processes
 from mlx_grpo_kit.grpo.processes import World
 from mlx_grpo_kit.qwen3.tokenizer import save_character_tokenizer
 
+pytestmark = pytest.mark.timeout(600)  # the first test starts all processes, one world after the other
 ROOT = Path(__file__).parents[2]
 RUNS = {
     "dapo, cut off completions do not count": dict(mask_truncated_completions=True, stop_strings=[*"012345"]),
