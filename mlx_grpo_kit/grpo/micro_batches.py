@@ -155,9 +155,8 @@ def _token_weights(config: GRPOLossConfig, mask: np.ndarray, size: int) -> tuple
     share = 1.0 if config.micro_batches_add_up else 1 / len(chunks)
     weights, metric_weights = [], []
     for count in chunks:
-        counted = (
-            np.arange(max(count.max(), 1)) < count[:, None]
-        )  # a weight depends only on the number of tokens that count
+        # A weight depends only on the number of tokens that count.
+        counted = np.arange(max(count.max(), 1)) < count[:, None]
         weights += (share * token_weights(config, mx.array(counted), int(counts.sum()))[:, 0]).tolist()
         metric_weights += [1 / (len(chunks) * count.sum()) if each else 0.0 for each in count]
     return weights, metric_weights

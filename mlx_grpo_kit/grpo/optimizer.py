@@ -15,7 +15,7 @@ from mlx_grpo_kit.runtime import mx  # isort: skip  first: it loads the fast BLA
 import mlx.optimizers as optim
 
 from mlx_grpo_kit.grpo.schedule import LARGEST_RATE
-from mlx_grpo_kit.qwen3.params import decays
+from mlx_grpo_kit.qwen3.params import decays, in_groups
 
 if TYPE_CHECKING:
     from mlx_grpo_kit.grpo.config import GRPOConfig
@@ -47,16 +47,9 @@ class Gradient(dict):
     def norm(self) -> float:
         """The Euclidean norm of the gradient."""
         squares: list[float] = []
-        waiting, room = [], GROUP_BYTES
-        for value in self.values():
-            for rows in _blocks(value):
-                part = value[rows]
-                if part.nbytes > room:
-                    squares += mx.stack(waiting).tolist() if waiting else []
-                    waiting, room = [], GROUP_BYTES
-                waiting.append(part.square().sum())
-                room -= part.nbytes
-        squares += mx.stack(waiting).tolist()
+        blocks = [(value, rows) for value in self.values() for rows in _blocks(value)]
+        for group in in_groups(blocks, lambda block: block[0][block[1]].nbytes, GROUP_BYTES):
+            squares += mx.stack([value[rows].square().sum() for value, rows in group]).tolist()
         return math.sqrt(math.fsum(squares))  # the same sum for any order of the parameters
 
 
@@ -72,14 +65,7 @@ class Optimizer:
     """
 
     def __init__(self, params: Mapping[str, mx.array], learning_rate: float, state: dict[str, Any] | None = None):
-        self._groups: list[list[str]] = []
-        room = 0
-        for name, value in params.items():
-            if not self._groups or value.nbytes > room:
-                self._groups.append([])
-                room = GROUP_BYTES
-            self._groups[-1].append(name)
-            room -= value.nbytes
+        self._groups = in_groups(params, lambda name: params[name].nbytes, GROUP_BYTES)
         if state is None:
             state = {"step": mx.array(0, mx.uint64), "learning_rate": mx.array(learning_rate)}
             state |= {name: self.first_moments(value) for name, value in params.items()}

@@ -15,13 +15,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from mlx_grpo_kit.qwen3.params import in_groups
 from mlx_grpo_kit.runtime import mx
 
 if TYPE_CHECKING:
@@ -129,7 +130,8 @@ class World:
         if self.size == 1:
             return arrays
         sums: dict[str, mx.array] = {}
-        for names in _messages({name: arrays[name].size for name in sorted(arrays)}):
+        # Grouped, the arrays pay the network's latency once, not per parameter.
+        for names in in_groups(sorted(arrays), lambda name: arrays[name].size, MESSAGE):
             shapes = [arrays[name].shape for name in names]
             ends = np.cumsum([arrays[name].size for name in names])
             flat = mx.concatenate([arrays.pop(name).reshape(-1) for name in names])
@@ -184,14 +186,3 @@ def _is_alone() -> bool:
     """True if this is the only process of a ring, which would wait for itself forever."""
     hosts = os.environ.get("MLX_HOSTFILE")
     return hosts is not None and len(json.loads(Path(hosts).read_text())) == 1
-
-
-def _messages(sizes: Mapping[str, int]) -> Iterator[list[str]]:
-    """Names of the arrays in each message. Grouped, they pay the network's latency once, not per parameter."""
-    names: list[str] = []
-    for name in sizes:
-        if names and sum(sizes[each] for each in names) + sizes[name] > MESSAGE:
-            yield names
-            names = []
-        names.append(name)
-    yield names

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from typing import TypeVar
 
 import numpy as np
 
 from mlx_grpo_kit.qwen3.config import Qwen3Config
 from mlx_grpo_kit.qwen3.matrices import QuantizedMatrix
 from mlx_grpo_kit.runtime import mx
+
+T = TypeVar("T")
 
 
 def param_shapes(config: Qwen3Config) -> dict[str, tuple[int, ...]]:
@@ -147,6 +150,19 @@ def check_weights(params: Mapping[str, mx.array], config: Qwen3Config) -> None:
             )
         found[name] = quantized
     validate_params(found, config)
+
+
+def in_groups(items: Iterable[T], size_of: Callable[[T], int], most: int) -> list[list[T]]:
+    """Adjacent items in groups, so that the sizes of a group add up to `most` or less; a larger item is alone."""
+    groups: list[list[T]] = []
+    room = 0
+    for item in items:
+        if not groups or size_of(item) > room:
+            groups.append([])
+            room = most
+        groups[-1].append(item)
+        room -= size_of(item)
+    return groups
 
 
 def cast_floats(params: Mapping[str, mx.array], dtype: mx.Dtype) -> dict[str, mx.array]:

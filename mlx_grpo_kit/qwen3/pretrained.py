@@ -16,7 +16,7 @@ from mlx_grpo_kit.qwen3.adapter_base import base_of
 from mlx_grpo_kit.qwen3.adapters import load_adapters, warn_of_rounding
 from mlx_grpo_kit.qwen3.config import Qwen3Config
 from mlx_grpo_kit.qwen3.lora import merge
-from mlx_grpo_kit.qwen3.params import cast_floats, check_finite, check_weights, param_names, validate_params
+from mlx_grpo_kit.qwen3.params import cast_floats, check_finite, check_weights, in_groups, param_names, validate_params
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.qwen3.weight_files import config_json, hugging_face_name, kit_name, load_arrays, save_arrays
 from mlx_grpo_kit.runtime import mx
@@ -157,22 +157,15 @@ def drop_second_embedding(params: dict[str, mx.array]) -> None:
 
 
 def _write_weights(folder: Path, weights: dict[str, mx.array], max_shard_size: int) -> None:
-    shards: list[dict[str, mx.array]] = [{}]
-    size = 0
-    for name, value in weights.items():
-        if shards[-1] and size + value.nbytes > max_shard_size:
-            shards.append({})
-            size = 0
-        shards[-1][name] = value
-        size += value.nbytes
+    shards = in_groups(weights, lambda name: weights[name].nbytes, max_shard_size)
     if len(shards) == 1:
-        save_arrays(folder / WEIGHTS, shards[0])
+        save_arrays(folder / WEIGHTS, weights)
         return
     weight_map = {}
-    for number, shard in enumerate(shards, start=1):
+    for number, names in enumerate(shards, start=1):
         file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        save_arrays(folder / file, shard)
-        weight_map.update(dict.fromkeys(shard, file))
+        save_arrays(folder / file, {name: weights[name] for name in names})
+        weight_map.update(dict.fromkeys(names, file))
     total = sum(value.nbytes for value in weights.values())
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
     (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")

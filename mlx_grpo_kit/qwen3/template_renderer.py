@@ -126,9 +126,8 @@ def _answer_requests() -> None:
             resource.setrlimit(getattr(resource, f"RLIMIT_{limit}"), (value, value))
     for line in sys.stdin:
         request = json.loads(line)
-        signal.setitimer(
-            signal.ITIMER_PROF, request["seconds"]
-        )  # seconds of processor time; the signal ends the process
+        # Seconds of processor time; the signal ends the process.
+        signal.setitimer(signal.ITIMER_PROF, request["seconds"])
         reply = renderer.reply(request["values"], request["needed"])
         if len(reply.get("text", "")) > begin["largest"]:
             reply = {"error": "size"}

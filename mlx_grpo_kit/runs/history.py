@@ -1,4 +1,7 @@
-"""The records of a run, and statistics for the diagnosis: of the latest steps, and of several points in the past."""
+"""The records of a run, and statistics for the diagnosis: of the latest steps, and of several points in the past.
+
+At the end of the file is the form of numbers and texts in its messages.
+"""
 
 from __future__ import annotations
 
@@ -219,3 +222,13 @@ def correlation_of(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, flo
     product = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True))
     of_x, of_y = (sum((value - mean) ** 2 for value in each) for each, mean in ((xs, mean_x), (ys, mean_y)))
     return (product / math.sqrt(of_x * of_y), product / of_x) if of_x * of_y > 0 else (math.nan, math.nan)
+
+
+def short(value: float) -> str:
+    """Write a number with three digits, or two below 0.01: 0.4567 -> "0.457". Anything below 0.0001 is "0"."""
+    return f"{value:.{3 if abs(value) >= 0.01 else 2}g}" if abs(value) >= 1e-4 else "0"
+
+
+def quoted(text: str) -> str:
+    """Put a text in quotation marks, with control characters escaped, cut off after 40 characters."""
+    return repr(text if len(text) <= 40 else f"{text[:39]}…")

@@ -14,9 +14,10 @@ from mlx_grpo_kit.runs.history import (
     groups_of,
     mean_of,
     number_of,
+    quoted,
     right_share,
+    short,
 )
-from mlx_grpo_kit.runs.wording import percent, quoted, short
 
 FEW_PROMPTS = 8  # with fewer different prompts, equal completions prove little
 
@@ -36,7 +37,7 @@ def reward_fails(run: History) -> str:
         if name.startswith("rewards/") and name.endswith("/failed") and (share := run.now(name, SOON)) > 0.1:
             since = run.since(lambda metrics, name=name: number_of(metrics, name) > 0.1)
             return (
-                f"Reward {function_of(name)!r} has failed for {percent(share)} of the completions since step {since}: "
+                f"Reward {function_of(name)!r} has failed for {share:.0%} of the completions since step {since}: "
                 "it raised an error or returned a number that is not finite. These completions are judged without it, "
                 "and the policy learns only from the others. Correct the function; with on_reward_error='stop' the "
                 "run ends at the first failure and shows the completion."
@@ -54,10 +55,10 @@ def paid_for_something_else(run: History) -> str:
     if not (before >= 0.2 and now < before / 3):
         return ""
     text, share, *_ = run.commonest
-    commonest = f" The most common completion is {quoted(text)}, with {percent(share)} of all." if share >= 0.2 else ""
+    commonest = f" The most common completion is {quoted(text)}, with {share:.0%} of all." if share >= 0.2 else ""
     return (
-        f"The reward pays for something other than right answers: in the first steps {percent(before)} of the "
-        f"completions were right, in the latest {percent(now)}, and the mean reward went from "
+        f"The reward pays for something other than right answers: in the first steps {before:.0%} of the "
+        f"completions were right, in the latest {now:.0%}, and the mean reward went from "
         f"{short(run.first('reward'))} to {short(run.now('reward', SOON))}.{commonest} If that is not what you want, "
         "read completions, correct the reward, and start again from an earlier checkpoint."
     )
@@ -71,13 +72,13 @@ def collapse(run: History) -> str:
         return ""  # the one right answer
     if run.has_learned:
         return (
-            f"{percent(share)} of the latest completions are the same text, {quoted(text)}, for {prompts} different "
+            f"{share:.0%} of the latest completions are the same text, {quoted(text)}, for {prompts} different "
             f"prompts, and the mean reward is {short(run.now('reward', SOON))}. Unless this is the right answer to "
             "all of them, the reward does not look at the answer: the policy has found a text that always pays. "
             "Correct the reward, and start again from an earlier checkpoint."
         )
     return (
-        f"{percent(share)} of the latest completions are the same text, {quoted(text)}, for {prompts} different "
+        f"{share:.0%} of the latest completions are the same text, {quoted(text)}, for {prompts} different "
         f"prompts: the policy has collapsed to one answer (reward {short(run.now('reward', SOON))}). If all "
         "completions of a group are equal, there is nothing to compare, so the policy does not recover by itself. "
         "Start again, or go back to an earlier checkpoint, with a lower learning_rate or with beta > 0, and check "
@@ -150,7 +151,7 @@ def no_exploration(run: History) -> str:
         of = "" if math.isnan(entropy) else f", although the policy itself is not certain (entropy {short(entropy)})"
         why = f"Sampling takes the likeliest token{of}. Loosen top_k, top_p or min_p, or raise temperature."
     return (
-        f"In {percent(share)} of the groups all completions are the same text, as in the first steps: "
+        f"In {share:.0%} of the groups all completions are the same text, as in the first steps: "
         f"there is nothing to compare, so little or nothing is learned. {why}"
     )
 
@@ -160,10 +161,10 @@ def tied(run: History) -> str:
         return ""
     since = run.since(lambda metrics: number_of(metrics, "frac_reward_zero_std") >= 0.9)
     share = run.now("frac_reward_zero_std")
-    groups = "all groups" if share > 0.995 else f"{percent(share)} of the groups"
+    groups = "all groups" if share > 0.995 else f"{share:.0%} of the groups"
     seen = f"In {groups} all completions have had the same reward"
     text, share, *_ = run.commonest
-    commonest = f" The most common one is {quoted(text)}, with {percent(share)} of all." if share >= 0.2 else ""
+    commonest = f" The most common one is {quoted(text)}, with {share:.0%} of all." if share >= 0.2 else ""
     if run.never_differed:
         return (
             f"{seen} since step {since} (mean {short(run.now('reward'))}): advantages are 0 and nothing is learned."
@@ -180,16 +181,16 @@ def _why_tied(run: History) -> str:
     right = right_share(run.latest)
     if mean_of(0 < right_share(group) < 1 for group in groups_of(run.latest)) > 0.1:
         return (
-            f"{percent(right)} of the completions are right, but they get the same reward as the wrong ones in their "
+            f"{right:.0%} of the completions are right, but they get the same reward as the wrong ones in their "
             "groups: the reward does not look at the answer. Correct the reward function."
         )
     if right < 0.05:
         return (
-            f"{percent(right)} of the completions are right: the problems are too hard for this policy. Use easier "
+            f"{right:.0%} of the completions are right: the problems are too hard for this policy. Use easier "
             "ones, give partial credit, or raise num_generations."
         )
     if right > 0.95:
-        return f"{percent(right)} of the completions are right: the task is already solved. Use harder problems."
+        return f"{right:.0%} of the completions are right: the task is already solved. Use harder problems."
     return (
         "Either the task is too hard or already solved, or the reward does not look at the answer. "
         "Use problems of another difficulty, give partial credit, or raise num_generations."

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 
-from mlx_grpo_kit.runs.history import SOON, History, number_of
+from mlx_grpo_kit.runs.history import SOON, History, number_of, short
 from mlx_grpo_kit.runs.symptoms_of_rewards import collapse
 from mlx_grpo_kit.runs.symptoms_of_updates import reward_fell
-from mlx_grpo_kit.runs.wording import percent, short
 
 SCORED_MINUS_SAMPLED = "sampling/sampling_logp_difference/mean"
 """The metric of the difference between the log-probabilities that scorer and sampler give to a token."""
@@ -52,7 +51,7 @@ def truncated(run: History) -> str:
     longest = round(run.now("completions/max_length", SOON))
     tokens = f"{longest} token{'s' if longest > 1 else ''}"
     return (
-        f"{percent(share)} of the completions do not end by themselves: they have been cut off at {tokens} since step "
+        f"{share:.0%} of the completions do not end by themselves: they have been cut off at {tokens} since step "
         f"{since}. An answer after that gets no reward, nor does the end token. Raise max_completion_length, "
         "check that the model has the right end token (eos_token_id), or set stop_strings."
     )

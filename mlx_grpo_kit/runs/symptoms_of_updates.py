@@ -14,10 +14,10 @@ from mlx_grpo_kit.runs.history import (
     mean_of,
     metrics_of,
     number_of,
+    short,
     step_of,
 )
 from mlx_grpo_kit.runs.symptoms_of_rewards import function_of, is_reward_mean
-from mlx_grpo_kit.runs.wording import percent, short
 
 LONG = 3 * RECENT  # steps after which something should have moved
 CHANCE = 2.5  # standard errors within which two means count as equal
@@ -116,7 +116,7 @@ def clipped_away(run: History) -> str:
         return ""
     since = run.since(lambda metrics: number_of(metrics, "clip_ratio/region_mean") > 0.2)
     return (
-        f"{percent(share)} of the tokens are clipped, and many have been since step {since}: their ratio has left "
+        f"{share:.0%} of the tokens are clipped, and many have been since step {since}: their ratio has left "
         "the clip range, so they no longer count. Either the range is too narrow (epsilon, 0.2 is usual), or the batch "
         "is used for too many or too large updates (num_iterations, learning_rate). If num_iterations is 1, old and "
         "new log-probabilities belong to different tokens or models."

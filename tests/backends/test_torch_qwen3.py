@@ -7,7 +7,8 @@ import torch
 from mlx_grpo_kit.backends import PyTorchTrainingBackend
 from mlx_grpo_kit.grpo import GRPOLossConfig
 from mlx_grpo_kit.grpo.learners import torch_qwen3
-from mlx_grpo_kit.grpo.learners.torch_qwen3 import Completions, Qwen3, completion_logps, qwen3_forward
+from mlx_grpo_kit.grpo.learners.torch_qwen3 import Qwen3, completion_logps, qwen3_forward
+from mlx_grpo_kit.grpo.logps import PaddedBatch
 from mlx_grpo_kit.grpo.loss_of_logits import grpo_loss_fn
 from mlx_grpo_kit.qwen3 import param_names
 from mlx_grpo_kit.qwen3.weight_files import hugging_face_name
@@ -57,7 +58,7 @@ def test_log_probabilities_entropies_and_gradients_of_shared_prompts(
     reference, config, _ = both
     (prompt_ids, prompt_mask), (completion_ids, mask) = padded(PROMPTS, "left"), padded(COMPLETIONS, "right")
     weights = torch.tensor(np.random.default_rng(0).normal(size=(2, *mask.shape)), dtype=torch.float32) * mask
-    batch = Completions(prompt_ids, completion_ids, mask == 1, prompt_mask)
+    batch = PaddedBatch(prompt_ids, prompt_mask, 2, completion_ids, mask == 1)
     logps, entropies = completion_logps(config, tensors, batch, 0.7, entropy_gradient=entropy_gradient)
     loss = (weights[0] * logps).sum() + (weights[1] * entropies).sum()
     loss.backward()
@@ -81,7 +82,7 @@ def test_log_probabilities_entropies_and_gradients_of_shared_prompts(
 def test_completions_of_one_token_need_the_prompts_alone(both, tensors):
     reference, config, _ = both
     ids, mask = padded(PROMPTS, "left")
-    batch = Completions(ids, torch.full((6, 1), 3), torch.full((6, 1), True), mask)
+    batch = PaddedBatch(ids, mask, 2, torch.full((6, 1), 3), torch.full((6, 1), True))
     logps, _ = completion_logps(config, tensors, batch)
     for row, tokens in enumerate(PROMPTS):
         alone = reference(torch.tensor([tokens])).logits[0, -1].log_softmax(-1)[3]
@@ -107,7 +108,7 @@ def test_only_what_comes_before_a_token_that_counts_is_computed(both, tensors, m
     monkeypatch.setattr(
         torch_qwen3, "transformer", lambda *given: num_tokens.append(len(given[2])) or transformer(*given)
     )
-    batch = Completions(prompt_ids, completion_ids, mask, prompt_mask)
+    batch = PaddedBatch(prompt_ids, prompt_mask, 2, completion_ids, mask)
     logps, entropies = completion_logps(config, tensors, batch, entropy_gradient=True)
     needed = [max([0, *np.nonzero(each)[0]]) for each in counted]
     assert num_tokens == [prompt_ids.numel() + sum(needed)]

@@ -249,8 +249,8 @@ def test_learners_that_compute_padding_take_parts_of_similar_length(model, learn
     config, on_cpu = dataclasses.replace(model[0], max_position_embeddings=1000), mx.default_device() == mx.cpu
     args = GRPOConfig(num_generations=len(ROWS), per_device_train_batch_size=len(ROWS))
     batch = batch_of(of_lengths(10, ROWS), len(ROWS))
-    found, _ = learner(config, args, GRPOLossConfig()).micro_batches(batch, range(len(ROWS)), 1)
-    assert len(found) == (parts if on_cpu else 1)
+    [prepared] = learner(config, args, GRPOLossConfig()).prepare(Policy(config, {}), batch)
+    assert len(prepared.each) == (parts if on_cpu else 1)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from mlx_grpo_kit.cli.processes import ring
 from mlx_grpo_kit.grpo import processes
 from mlx_grpo_kit.grpo.processes import World
 from mlx_grpo_kit.qwen3.tokenizer import save_character_tokenizer
+from mlx_grpo_kit.runtime import mx
 
 pytestmark = pytest.mark.timeout(600)  # the first test starts all processes, one world after the other
 ROOT = Path(__file__).parents[2]
@@ -132,6 +133,17 @@ def test_a_process_by_itself_is_a_world(monkeypatch):
 
 
 def test_messages_are_bounded_unless_one_parameter_is_larger(monkeypatch):
+    sent = []
+
+    class Exchange:
+        rank, size = 0, 2
+
+        def all_sum(self, values):
+            sent.append(values.tolist())
+            return values
+
     monkeypatch.setattr(processes, "MESSAGE", 10)
     sizes = dict(a=4, b=6, c=1, d=25, e=9, f=1, g=1)
-    assert [*processes._messages(sizes)] == [["a", "b"], ["c"], ["d"], ["e", "f"], ["g"]]
+    arrays = {name: mx.full(size, float(number)) for number, (name, size) in enumerate(sizes.items())}
+    World(Exchange()).sum(arrays)
+    assert sent == [[0] * 4 + [1] * 6, [2], [3] * 25, [4] * 9 + [5], [6]]

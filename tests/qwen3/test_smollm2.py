@@ -7,8 +7,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mlx_grpo_kit.generation import MLXDecoder, SamplingConfig, generate
 from mlx_grpo_kit.grpo.learners import TorchDecoder
-from mlx_grpo_kit.grpo.learners.torch_qwen3 import Completions, completion_logps
-from mlx_grpo_kit.grpo.logps import batch_logps, pad_batch
+from mlx_grpo_kit.grpo.learners.torch_qwen3 import completion_logps
+from mlx_grpo_kit.grpo.logps import PaddedBatch, batch_logps, pad_batch
 from mlx_grpo_kit.grpo.recipe import default_args, model_folder
 from mlx_grpo_kit.qwen3 import count_total_parameters, load_pretrained, load_tokenizer, qwen3_forward
 from mlx_grpo_kit.runtime import mx
@@ -92,7 +92,8 @@ def test_samplers_and_learners_agree_with_transformers(ours, theirs, decoder):
     assert len({*map(tuple, drawn.completions)}) == 4
     (prompt_ids, prompt_mask), (ids, mask) = padded(prompts, "left"), padded(drawn.completions, "right")
     tensors = {name: torch.from_numpy(np.array(value)) for name, value in params.items()}
-    batch = Completions(*map(torch.from_numpy, (prompt_ids, ids, mask == 1, prompt_mask)))
+    prompt_ids, prompt_mask, ids, counted = map(torch.from_numpy, (prompt_ids, prompt_mask, ids, mask == 1))
+    batch = PaddedBatch(prompt_ids, prompt_mask, len(ids) // len(prompt_ids), ids, counted)
     of_torch = completion_logps(config, tensors, batch)
     of_mlx = batch_logps(config, params, pad_batch(config, rows, drawn.completions))
     with torch.no_grad():

@@ -96,10 +96,12 @@ class Learner(ABC):
         size, count = self.args.num_generations, self.args.mini_batches
         groups = len(batch.completions) // size // count  # of a mini-batch
         own = self.world.share(groups)
+        # This was measured on a CPU. A GPU may prefer few large micro-batches.
+        by_length = self.computes_padding and mx.default_device() == mx.cpu
         found = []
         for start in range(0, count * groups, groups):
             rows = range((start + own.start) * size, (start + own.stop) * size)
-            each, left_out = self.micro_batches(batch, rows, count)
+            each, left_out = micro_batches(self.config, self.args, self.loss_config, batch, rows, count, by_length)
             for micro in each:
                 if policy.reference is not None:
                     micro.ref_logps = self.logps(policy.reference, micro.batch)
@@ -108,12 +110,6 @@ class Learner(ABC):
                 mx.eval(micro.ref_logps, micro.old_logps)
             found.append(MicroBatches(each, left_out))
         return found
-
-    def micro_batches(self, batch: Batch, rows: range, count: int) -> tuple[list[MicroBatch], dict[str, float]]:
-        """The micro-batches of these rows, one of `count` mini-batches, and the metrics of the left-out completions."""
-        # This was measured on a CPU. A GPU may prefer few large micro-batches.
-        similar_lengths = self.computes_padding and mx.default_device() == mx.cpu
-        return micro_batches(self.config, self.args, self.loss_config, batch, rows, count, similar_lengths)
 
     def gradient(self, policy: Policy, micro_batches: MicroBatches) -> tuple[Gradient, dict[str, float]]:
         """The gradient of all micro-batches of all processes together, and their metrics.

@@ -15,7 +15,7 @@ import torch
 
 from mlx_grpo_kit.grpo.learners.learner import Learner
 from mlx_grpo_kit.grpo.learners.torch_operations import FasterOperations
-from mlx_grpo_kit.grpo.learners.torch_qwen3 import Completions, completion_logps
+from mlx_grpo_kit.grpo.learners.torch_qwen3 import completion_logps
 from mlx_grpo_kit.grpo.logps import PaddedBatch
 from mlx_grpo_kit.grpo.loss import BatchWeights
 from mlx_grpo_kit.grpo.micro_batches import MicroBatch
@@ -69,8 +69,8 @@ def tensor_of(value: mx.array | float | None) -> torch.Tensor | float | None:
     return torch.from_numpy(np.array(value, copy=False)) if isinstance(value, mx.array) else value
 
 
-def _tensors(batch: PaddedBatch) -> Completions:
-    return Completions(*(tensor_of(getattr(batch, name)) for name in Completions._fields))
+def _tensors(batch: PaddedBatch) -> PaddedBatch:
+    return PaddedBatch(**{name: tensor_of(value) for name, value in vars(batch).items()})
 
 
 @contextmanager

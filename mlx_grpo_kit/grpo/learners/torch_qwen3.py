@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from mlx_grpo_kit.grpo.logps import PaddedBatch
 from mlx_grpo_kit.qwen3.config import Qwen3Config
 from mlx_grpo_kit.qwen3.rope_scaling import rope_attention_factor, rope_wavelengths
 
@@ -178,39 +179,22 @@ def picked(x: Tensor, places: Tensor) -> Tensor:
     return x if len(places) == len(x) else x.index_select(0, places)
 
 
-class Completions(NamedTuple):
-    """Prompts and their completions, padded.
-
-    Attributes:
-        prompt_ids: int [B / group size, P], padded on the left. Each belongs to all completions of its group, which are
-            adjacent.
-        completion_ids: int [B, T], padded on the right.
-        completion_mask: bool [B, T], True for the tokens that count.
-        prompt_mask: [B / group size, P], 0 for padding; None if no prompt is padded.
-    """
-
-    prompt_ids: Tensor
-    completion_ids: Tensor
-    completion_mask: Tensor
-    prompt_mask: Tensor | None = None
-
-
-def completion_hidden_states(config: Qwen3Config, params: Mapping[str, Tensor], batch: Completions) -> Tensor:
+def completion_hidden_states(config: Qwen3Config, params: Mapping[str, Tensor], batch: PaddedBatch) -> Tensor:
     """The hidden states that give the logits of every completion token: [B, T, hidden].
 
-    A prompt is computed once for all of its completions. What comes after the last token of a row that counts is not
-    computed; it is 0.
+    The arrays of `batch` are tensors. A prompt is computed once for all of its completions. What comes after the last
+    token of a row that counts is not computed; it is 0.
     """
-    prompt_ids, completion_ids, completion_mask, prompt_mask = batch
+    prompt_ids, completion_ids, prompt_mask = batch.prompt_ids, batch.completion_ids, batch.prompt_mask
     (num_prompts, prompt_length), (num_rows, length) = prompt_ids.shape, completion_ids.shape
-    group_size, device = num_rows // num_prompts, prompt_ids.device
+    group_size, device = batch.group_size, prompt_ids.device
     of_prompts = hidden_from(prompt_length, prompt_length, prompt_mask, device)
     if prompt_mask is not None:
         prompt_mask = functional.pad(prompt_mask.repeat_interleave(group_size, dim=0), (0, length - 1), value=1)
     of_completions = hidden_from(length - 1, prompt_length + length - 1, prompt_mask, device)
     # The completions' tokens that are computed, among all [B, T - 1] that predict another: those with one behind them
     # that counts.
-    places = completion_mask[:, 1:].flip(1).cumsum(1).flip(1).flatten().nonzero()[:, 0]
+    places = batch.completion_mask[:, 1:].flip(1).cumsum(1).flip(1).flatten().nonzero()[:, 0]
     count = num_rows * (length - 1)
     split = [num_prompts * prompt_length, len(places)]
 
@@ -245,7 +229,7 @@ def completion_hidden_states(config: Qwen3Config, params: Mapping[str, Tensor], 
 def completion_logps(
     config: Qwen3Config,
     params: Mapping[str, Tensor],
-    batch: Completions,
+    batch: PaddedBatch,
     temperature: float = 1.0,
     entropy_gradient: bool = False,
     again: Callable[[], AbstractContextManager] = nullcontext,
