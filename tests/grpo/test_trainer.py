@@ -776,12 +776,14 @@ def test_reward_weights(make_trainer):
         make_trainer(make_trainer.task([sevens, length]), reward_weights=[1])
 
 
-def test_the_end_of_a_long_completion_is_punished(make_trainer):
-    [step] = make_trainer(soft_punish_cache=2).train(1)
-    for each in step.completions:
-        penalty = each.rewards["soft_overlong_punishment_reward"]
+@pytest.mark.parametrize("weight", [1, 3])
+def test_the_end_of_a_long_completion_is_punished(make_trainer, weight):
+    [step] = make_trainer(soft_punish_cache=2, reward_weights=[weight]).train(1)
+    penalties = [each.rewards["soft_overlong_punishment_reward"] for each in step.completions]
+    assert any(penalties)
+    for each, penalty in zip(step.completions, penalties, strict=True):
         assert penalty == [0, 0, -0.5, -1][len(each.completion_ids) - 1]
-        assert each.reward == each.rewards["sevens"] + penalty
+        assert each.reward == weight * each.rewards["sevens"] + penalty
     with pytest.raises(ValueError, match="soft_punish_cache is 5; expected at most max_completion_length, 4"):
         make_trainer(soft_punish_cache=5)
 
