@@ -372,6 +372,8 @@ def test_tokens_are_never_made_twice(folder, scripted):
 def test_what_no_token_can_say_is_named_in_other_words(folder):
     """A model may write a name as an escape in JSON, and a function may return anything."""
     tokenizer = load_tokenizer(folder)
+    template = "{% for m in messages %}{{ m.role }} {{ m.name }}: {{ m.content }}<|im_end|>{% endfor %}"
+    tokenizer.chat_template = ChatTemplate(template, {}, "T")
     same = {
         ("\ud800", "3"): ("unknown", "3"),
         ("add", "\ud800"): ("add", str({"error": "the result has characters without a token"})),
