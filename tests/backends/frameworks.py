@@ -132,17 +132,8 @@ def make_mlx(checkpoint_dir: Path, loss_fn=None, *, optimizer="adamw", lr=1e-2, 
     return MLXTrainingBackend(apply_model, params, kinds[optimizer](), loss_fn, checkpoint_dir, **options)
 
 
-def make_torch_func(
-    checkpoint_dir: Path,
-    loss_fn=None,
-    *,
-    optimizer="adamw",
-    lr=1e-2,
-    width=WIDTH,
-    half=False,
-    max_grad_norm=None,
-    **options,
-):  # fmt: skip
+def make_torch_func(checkpoint_dir: Path, loss_fn=None, *, optimizer="adamw", lr=1e-2, width=WIDTH, half=False,
+                    max_grad_norm=None, **options):  # fmt: skip
     import torchopt
 
     from mlx_grpo_kit.backends import TorchFuncTrainingBackend
@@ -171,17 +162,8 @@ def optax_optimizer(optimizer, lr, max_grad_norm):
     return optax.chain(optax.clip_by_global_norm(max_grad_norm), kinds[optimizer]())
 
 
-def make_jax(
-    checkpoint_dir: Path,
-    loss_fn=None,
-    *,
-    optimizer="adamw",
-    lr=1e-2,
-    width=WIDTH,
-    half=False,
-    max_grad_norm=None,
-    **options,
-):  # fmt: skip
+def make_jax(checkpoint_dir: Path, loss_fn=None, *, optimizer="adamw", lr=1e-2, width=WIDTH, half=False,
+             max_grad_norm=None, **options):  # fmt: skip
     from mlx_grpo_kit.backends import JAXTrainingBackend
 
     params = first_weights()
@@ -197,17 +179,8 @@ def make_jax(
     return JAXTrainingBackend(apply_model, params, steps, loss_fn, checkpoint_dir, learning_rate=lr, **options)
 
 
-def make_torchax(
-    checkpoint_dir: Path,
-    loss_fn=None,
-    *,
-    optimizer="adamw",
-    lr=1e-2,
-    width=WIDTH,
-    half=False,
-    max_grad_norm=None,
-    **options,
-):  # fmt: skip
+def make_torchax(checkpoint_dir: Path, loss_fn=None, *, optimizer="adamw", lr=1e-2, width=WIDTH, half=False,
+                 max_grad_norm=None, **options):  # fmt: skip
     from mlx_grpo_kit.backends import TorchaxTrainingBackend
 
     steps = optax_optimizer(optimizer, lr, max_grad_norm)

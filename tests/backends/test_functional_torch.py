@@ -199,16 +199,6 @@ def test_bfloat16_weights(make):
     assert_close(train(backend, 2), expected, rtol=0)
 
 
-def test_the_learning_rate_that_is_reported(make):
-    rates = []
-    for number, options in enumerate([{}, {"learning_rate": 0.5}, {"learning_rate": lambda step: 1 / (step + 1)}]):
-        backend = make(torch_model(), str(number), **options)
-        for seed in range(2):
-            backend.forward_backward(batch(seed))
-            rates.append(backend.optim_step().wait()["lr"])
-    assert rates == pytest.approx([1e-2, 1e-2, 0.5, 0.5, 1.0, 0.5])
-
-
 def test_parts_that_are_refused(make):
     with pytest.raises(TypeError, match=r"model is of type int; expected a torch\.nn\.Module"):
         make(3)

@@ -8,6 +8,7 @@ import pytest
 from mlx_grpo_kit.backends.arrays import as_numpy
 from tests.backends.frameworks import (
     FRAMEWORKS,
+    apply_model,
     first_weights,
     masked_cross_entropy_jax,
     masked_cross_entropy_torch,
@@ -44,22 +45,17 @@ OPTIMIZERS = {"jax": optax_optimizers, "torchax": optax_optimizers, "torch_func"
 
 @pytest.fixture
 def make(jax, tmp_path):
-    """(framework's name, optimizer) -> a backend whose learning rate nobody has told it."""
+    """(framework's name, optimizer, **options) -> a backend; without options nobody tells it its learning rate."""
     from mlx_grpo_kit import backends
 
-    def make(name, optimizer):
-        if name == "torch_func":
-            of = backends.TorchFuncTrainingBackend.from_model
-            return of(torch_model(), optimizer, masked_cross_entropy_torch, tmp_path)
-        if name == "torchax":
-            return backends.TorchaxTrainingBackend(torch_model(), optimizer, masked_cross_entropy_torch, tmp_path)
-        return backends.JAXTrainingBackend(logits, first_weights(), optimizer, masked_cross_entropy_jax, tmp_path)
+    def make(name, optimizer, **options):
+        if name == "jax":
+            parts = apply_model, first_weights(), optimizer, masked_cross_entropy_jax
+            return backends.JAXTrainingBackend(*parts, tmp_path, **options)
+        kinds = {"torch_func": backends.TorchFuncTrainingBackend.from_model, "torchax": backends.TorchaxTrainingBackend}
+        return kinds[name](torch_model(), optimizer, masked_cross_entropy_torch, tmp_path, **options)
 
     return make
-
-
-def logits(params, input_ids):
-    return params["embedding.weight"][input_ids] @ params["output.weight"].T
 
 
 @pytest.mark.parametrize(
@@ -81,6 +77,17 @@ def test_it_is_what_the_weights_move_by(make, framework, kind):
         moved = sum(np.square(as_numpy(after[name]) - as_numpy(before[name])).sum() for name in before)
         assert rate == pytest.approx(math.sqrt(moved) / norm, rel=1e-4)
         assert rate > 0
+
+
+@pytest.mark.parametrize("framework", OPTIMIZERS)
+def test_a_rate_that_is_given_is_the_one_that_is_reported(make, framework):
+    rates = []
+    for rate in (0.5, lambda step: 1 / (step + 1)):
+        backend = make(framework, OPTIMIZERS[framework]()["number"], learning_rate=rate)
+        for step in range(2):
+            backend.forward_backward(next(each for each in FRAMEWORKS if each.name == framework).batch(step))
+            rates.append(backend.optim_step().wait()["lr"])
+    assert rates == pytest.approx([0.5, 0.5, 1.0, 0.5])
 
 
 def test_of_two_rates_none_is_reported(make):

@@ -6,6 +6,7 @@ from mlx_grpo_kit.runtime import mx  # isort: skip
 import json
 import math
 import os
+from functools import partial
 
 import mlx.optimizers as optim
 import numpy as np
@@ -16,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 from mlx_grpo_kit.backends import MLXTrainingBackend, TrainingError
 from mlx_grpo_kit.grpo import per_token_logps
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params, qwen3_forward
-from tests.backends.frameworks import FRAMEWORKS, first_weights, make_mlx, masked_cross_entropy_mlx
+from tests.backends.frameworks import FRAMEWORKS, apply_model, first_weights, make_mlx, masked_cross_entropy_mlx
 from tests.backends.test_checkpoints import reseal
 from tests.backends.test_future_and_worker import message, run_in_child
 
@@ -30,21 +31,15 @@ def step(backend, batch=None):
 
 def test_lazy_arrays_and_results_cross_between_threads(tmp_path):
     params = {name: mx.array(array) * 1 for name, array in first_weights().items()}  # not computed yet
-    backend = MLXTrainingBackend(
-        lambda params, ids: params["embedding.weight"][ids] @ params["output.weight"].T,
-        params,
-        optim.SGD(mx.array(0.05) * 2),
-        lambda *arguments: (masked_cross_entropy_mlx(*arguments), {"labels": arguments[1] + 1}),
-        tmp_path,
-    )
+    loss_fn = lambda *given: (masked_cross_entropy_mlx(*given), {"labels": given[1] + 1})  # noqa: E731
+    backend = MLXTrainingBackend(apply_model, params, optim.SGD(mx.array(0.05) * 2), loss_fn, tmp_path)
     lazy = {name: array + 0 for name, array in MLX.batch().items()}
     found = step(backend, lazy)
     np.testing.assert_array_equal(found["labels"], np.array(lazy["labels"]) + 1)
     assert found["lr"] == pytest.approx(0.1)
     weights = backend.get_weights().wait()
-    assert (weights["output.weight"] + 1).sum().item() == pytest.approx(
-        backend.params["output.weight"].sum().item() + 66
-    )
+    total = backend.params["output.weight"].sum().item()
+    assert (weights["output.weight"] + 1).sum().item() == pytest.approx(total + 66)
     backend.load_weights({name: array * 2 for name, array in weights.items()}).wait()
     np.testing.assert_array_equal(backend.get_weights().wait()["output.weight"], 2 * np.array(weights["output.weight"]))
 
@@ -61,8 +56,7 @@ def test_the_users_dictionary_and_arrays_stay_what_they_are(tmp_path):
 
 def test_and_what_the_user_does_with_them_is_none_of_the_backends(tmp_path):
     params = {name: mx.array(array) for name, array in first_weights().items()}
-    parts = lambda params, ids: params["embedding.weight"][ids] @ params["output.weight"].T, params, optim.SGD(0.1)
-    backend = MLXTrainingBackend(*parts, masked_cross_entropy_mlx, tmp_path)
+    backend = MLXTrainingBackend(apply_model, params, optim.SGD(0.1), masked_cross_entropy_mlx, tmp_path)
     for array in params.values():
         array[:] = 0
     params.clear()
@@ -163,25 +157,14 @@ def test_an_optimizers_state_that_does_not_fit_is_refused(tmp_path, change, word
 
 
 def test_a_qwen3_of_the_kit(tmp_path):
-    config = Qwen3Config(
-        vocab_size=11,
-        **ONE_LAYER,
-    )
+    config = Qwen3Config(vocab_size=11, **ONE_LAYER)
     params = init_params(config, seed=0)
-    backend = MLXTrainingBackend(
-        lambda params, ids: qwen3_forward(config, params, ids),
-        params,
-        optim.SGD(0.1),
-        lambda logits, labels, loss_mask: (
-            masked_cross_entropy_mlx(logits, labels, loss_mask),
-            {
-                "logps": mx.take_along_axis(logits - mx.logsumexp(logits, -1, keepdims=True), labels[..., None], -1)[
-                    ..., 0
-                ]
-            },
-        ),
-        tmp_path,
-    )
+
+    def loss_fn(logits, labels, loss_mask):
+        logps = mx.take_along_axis(logits - mx.logsumexp(logits, -1, keepdims=True), labels[..., None], -1)
+        return masked_cross_entropy_mlx(logits, labels, loss_mask), {"logps": logps[..., 0]}
+
+    backend = MLXTrainingBackend(partial(qwen3_forward, config), params, optim.SGD(0.1), loss_fn, tmp_path)
     prompt, completion = [1, 2, 3], [4, 5, 6, 7]
     tokens = mx.array([prompt + completion])
     batch = {"input_ids": tokens[:, :-1], "labels": tokens[:, 1:], "loss_mask": mx.array([[0, 0, 1, 1, 1, 1]])}

@@ -1,8 +1,18 @@
-"""The acceptance criteria of the training backends' specification, one by one, and its usage example as it stands."""
+"""The acceptance criteria of the training backends' specification, and its usage example as it stands.
+
+Most of them hold for every backend, and are tested where all are:
+
+- weight version tracking: test_checkpoints.py, test_weight_version_counts_what_is_in_place
+- simple checkpoint format: test_checkpoints.py, test_names_and_metadata
+- checkpoint save and load: test_checkpoints.py, test_going_on_from_it_is_going_on
+- user-provided loss function, a full training loop: test_backends.py, test_ten_steps_are_those_of_torch
+- pipelining with futures: test_backends.py, test_operations_are_submitted_ahead_and_done_in_order
+- an error poisons the backend: test_backends.py, test_what_is_not_finite_poisons
+- integration with weight sync: engines/test_engines.py, test_every_backends_checkpoint_is_served
+"""
 
 import dataclasses
 import inspect
-import json
 import textwrap
 
 import pytest
@@ -10,7 +20,7 @@ import torch
 import trio
 from torch.nn import functional
 
-from mlx_grpo_kit.backends import PyTorchTrainingBackend, TrainFuture, TrainingBackend, TrainingError
+from mlx_grpo_kit.backends import PyTorchTrainingBackend, TrainFuture, TrainingBackend
 from tests.backends.frameworks import FRAMEWORKS, make_pytorch
 
 PYTORCH = FRAMEWORKS[0]
@@ -40,64 +50,17 @@ def test_future_based_api_forward_backward_and_optim_step_return_futures(backend
     assert type(found["step"]) is int
 
 
-def test_weight_version_tracking_increments_on_save_checkpoint_and_is_restored(backend):
-    first = trio.run(backend.save_checkpoint, 1)
-    trio.run(backend.save_checkpoint, 2)
-    assert backend.weight_version == 2
-    assert trio.run(backend.load_checkpoint, first)["weight_version"] == backend.weight_version == 1
-
-
-def test_simple_checkpoint_format(backend):
-    path = trio.run(backend.save_checkpoint, 100, {"loss": 0.5})
-    assert path == backend.checkpoint_dir / "step_0100"
-    assert {"pytorch_model.bin", "optimizer.bin", "metadata.json"} <= {file.name for file in path.iterdir()}
-    metadata = json.loads((path / "metadata.json").read_text())
-    assert {"step", "weight_version", "timestamp", "metrics"} <= metadata.keys()
-    assert metadata["step"] == 100
-    assert metadata["metrics"] == {"loss": 0.5}
-
-
-def test_checkpoint_save_and_load(backend):
-    """Both are awaited, as specified; they are submitted at the call, as every other operation is."""
-    backend.forward_backward(PYTORCH.batch())
-    backend.optim_step()
-    path = trio.run(backend.save_checkpoint, 1)
-    saved = backend.get_weights().wait()
-    backend.forward_backward(PYTORCH.batch())
-    backend.optim_step()
-    metadata = trio.run(backend.load_checkpoint, path)
-    assert backend.current_step == metadata["step"] == 1
-    for name, tensor in backend.get_weights().wait().items():
-        assert torch.equal(tensor, saved[name])
-
-
-def test_user_provided_loss_function(tmp_path):
-    seen = []
-
-    def loss_fn(logits, labels, loss_mask):
-        seen.append((logits.shape, labels.shape, loss_mask.shape))
-        return (logits.logsumexp(-1) * loss_mask).sum()
-
-    backend = make_pytorch(tmp_path, loss_fn)
-    assert backend.forward_backward(PYTORCH.batch()).wait()["loss"] > 0
-    assert seen == [((3, 5, 11), (3, 5), (3, 5))]
-
-
 def test_tiger_style_preconditions_are_checked_and_state_is_explicit(backend, tmp_path):
     with pytest.raises(ValueError, match="lacks 'labels'"):
         backend.forward_backward({"input_ids": torch.zeros(1, 1), "loss_mask": torch.ones(1, 1)})
     for name in ("model", "optimizer", "loss_fn", "checkpoint_dir"):
-        arguments = {
-            "model": backend.model,
-            "optimizer": backend.optimizer,
-            "loss_fn": backend.loss_fn,
-            "checkpoint_dir": tmp_path,
-        }
+        arguments = dict(model=backend.model, optimizer=backend.optimizer, loss_fn=backend.loss_fn)
+        arguments |= dict(checkpoint_dir=tmp_path)
         with pytest.raises(TypeError, match=f"{name} is of type NoneType; expected"):
             PyTorchTrainingBackend(**arguments | {name: None})
 
 
-def test_tinker_minimal_surface_and_pipelining_with_futures(backend):
+def test_tinker_minimal_surface(backend):
     public = {name for name in dir(backend) if not name.startswith("_")}
     specified = {
         "model", "optimizer", "loss_fn", "checkpoint_dir", "weight_version", "current_step", "forward_backward",
@@ -105,34 +68,6 @@ def test_tinker_minimal_surface_and_pipelining_with_futures(backend):
     }  # fmt: skip
     options = {"max_grad_norm", "lr_scheduler", "autocast_dtype", "close", "array", "needs_tokens", "poisoned"}
     assert public == specified | options
-    futures = [each for _ in range(3) for each in (backend.forward_backward(PYTORCH.batch()), backend.optim_step())]
-    assert futures[-1].wait()["step"] == 3
-
-
-def test_a_full_training_loop_learns(backend):
-    async def train():
-        for _ in range(60):
-            metrics = await backend.forward_backward(PYTORCH.batch()).result()
-            await backend.optim_step().result()
-        return metrics["loss"]
-
-    first = backend.forward_backward(PYTORCH.batch()).wait()["loss"]
-    assert trio.run(train) < first / 3
-
-
-def test_an_error_poisons_the_backend(tmp_path):
-    """One that comes after something may have changed, as in the gradient of a square root at 0."""
-    backend = make_pytorch(tmp_path, lambda logits, labels, loss_mask: (logits - logits).sum().sqrt())
-
-    async def train():
-        future = backend.forward_backward(PYTORCH.batch())
-        with pytest.raises(TrainingError):
-            await future.result()
-        with pytest.raises(TrainingError):
-            backend.optim_step()
-        assert backend.poisoned
-
-    trio.run(train)
 
 
 USAGE = """

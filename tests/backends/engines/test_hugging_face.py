@@ -12,6 +12,7 @@ from mlx_grpo_kit.backends.weights import as_numpy, flat, from_kit, to_kit
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params, load_pretrained, param_names, save_pretrained
 from mlx_grpo_kit.qwen3.weight_files import hugging_face_name
 from mlx_grpo_kit.runtime import mx
+from tests.sizes import ONE_LAYER
 
 IDS = [[1, 5, 9, 2, 60], [3, 3, 7, 0, 11]]
 
@@ -61,16 +62,7 @@ def test_a_folder_of_another_model_changes_nothing(small_folder, make_any_backen
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_names_of_all_kinds_meet_in_the_kits(tied):
-    config = Qwen3Config(
-        vocab_size=8,
-        hidden_size=8,
-        intermediate_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=4,
-        tie_word_embeddings=tied,
-    )
+    config = Qwen3Config(vocab_size=8, **ONE_LAYER, tie_word_embeddings=tied)
     params = init_params(config, seed=3, scale=1.0)
     nested: dict = {}
     for name, value in params.items():
@@ -104,7 +96,7 @@ def test_names_of_all_kinds_meet_in_the_kits(tied):
             to_kit(config, wrong)
     with pytest.raises(ValueError, match="occurs twice"):
         to_kit(config, published | {"embedding.weight": published["model.embed_tokens.weight"]})
-    with pytest.raises(ValueError, match=r"Parameter 'final_norm.weight' has 1 of 8 numbers"):
-        to_kit(config, params | {"final_norm.weight": mx.array([1.0] * 7 + [float("nan")])})
+    with pytest.raises(ValueError, match=r"Parameter 'final_norm.weight' has 1 of 16 numbers"):
+        to_kit(config, params | {"final_norm.weight": mx.array([1.0] * 15 + [float("nan")])})
     with pytest.raises(ValueError, match=r"'final_norm.weight' has dtype list"):
-        to_kit(config, params | {"final_norm.weight": [1.0] * 8})
+        to_kit(config, params | {"final_norm.weight": [1.0] * 16})
