@@ -18,30 +18,24 @@ from mlx_grpo_kit.tensor.tensor import result
 
 
 class AutogradEngine:
-    """One kind of array with gradients.
+    """One kind of array with gradients. A subclass has these methods:
+
+        is_checked(x): True if x is an array of this engine that can have a gradient.
+        numbers(x): its numbers, or those of a constant, as a NumPy array.
+        leaf(array, like): a fresh leaf with these numbers and the dtype of `like`.
+        gradients(outputs, cotangents, leaves): d(sum of outputs * cotangents) / d(leaf) for each leaf, None where no
+            gradient arrived; or its own `run`.
+        complex_leaf(array): the same numbers, complex, if the engine knows a function's `operations`.
 
     Attributes:
         name: its name in reports.
+        kind: the class of its arrays, if it is imported.
         smooth: the operations whose complex step is their derivative: analytic functions, computed without |x| inside.
     """
 
     name = ""
+    kind: type | tuple[()] = ()
     smooth: frozenset[str] = frozenset()
-
-    def is_checked(self, x: Any) -> bool:
-        """True if x is an array of this engine that can have a gradient."""
-        raise NotImplementedError
-
-    def numbers(self, x: Any) -> np.ndarray:
-        raise NotImplementedError
-
-    def leaf(self, array: np.ndarray, like: Any) -> Any:
-        """A fresh leaf with these numbers and the dtype of `like`."""
-        raise NotImplementedError
-
-    def gradients(self, outputs: list[Any], cotangents: list[np.ndarray], leaves: list[Any]) -> list[Any]:
-        """d(sum of outputs * cotangents) / d(leaf) for each leaf, None where no gradient arrived."""
-        raise NotImplementedError
 
     def run(
         self, fn: Callable, arguments: list[Any], leaves: list[Any], cotangents_of: Callable
@@ -54,7 +48,8 @@ class AutogradEngine:
 
     def is_output(self, x: Any) -> bool:
         """True if x is an array of this engine or a constant, whose derivative is 0."""
-        return isinstance(x, int | float | np.ndarray | np.generic) or _is_from("torch", x) or _is_from("mlx.core", x)
+        is_own_or_numpy = isinstance(x, (int, float, np.ndarray, np.generic, self.kind))
+        return is_own_or_numpy or _is_from("torch", x) or _is_from("mlx.core", x)
 
     def checked_outputs(self, fn: Callable, arguments: list[Any]) -> list[Any]:
         """The results of fn as a list.
@@ -91,9 +86,6 @@ class AutogradEngine:
         """The names of the operations that fn is made of, None if the engine does not know."""
         return None
 
-    def complex_leaf(self, array: np.ndarray) -> Any:
-        raise NotImplementedError
-
     def gradient_function(self, fn: Callable, weights_of: Callable[[int], np.ndarray]) -> Callable:
         """fn's gradient as a function that can be differentiated again; of the weighted sum of its outputs."""
         raise ValueError(f"second_order=True: {self.name} has first derivatives only. torch and MLX have second ones.")
@@ -101,12 +93,10 @@ class AutogradEngine:
 
 class ScalarAutograd(AutogradEngine):
     name = "Value"
+    kind = Value
 
     def is_checked(self, x):
         return isinstance(x, Value)
-
-    def is_output(self, x):
-        return isinstance(x, Value) or super().is_output(x)
 
     def numbers(self, x):
         return np.asarray(x.data if isinstance(x, Value) else x, dtype=np.float64)
@@ -133,13 +123,11 @@ USUAL = frozenset([
 
 class TensorAutograd(AutogradEngine):
     name = "Tensor"
+    kind = Tensor
     smooth = USUAL | {"Matmul", "Outer", "Linear", "Reshape", "Swapaxes", "BroadcastTo", "Getitem", "Concatenate"}
 
     def is_checked(self, x):
         return isinstance(x, Tensor) and x.dtype.kind == "f"
-
-    def is_output(self, x):
-        return isinstance(x, Tensor) or super().is_output(x)
 
     def numbers(self, x):
         return np.asarray(x.data if isinstance(x, Tensor) else x)
