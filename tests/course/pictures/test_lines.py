@@ -7,8 +7,8 @@ from matplotlib.text import Text
 import mlx_grpo_kit.tensor as T
 from mlx_grpo_kit.course.chapters.chapter_07.pictures.descent import draw_descent
 from mlx_grpo_kit.course.pictures.comparisons import draw_shares
+from mlx_grpo_kit.course.pictures.lines import draw_clouds, draw_lines
 from mlx_grpo_kit.gradcheck import gradcheck
-from mlx_grpo_kit.viz.lines import draw_clouds, draw_lines
 from mlx_grpo_kit.viz.live.curves import draw_curves
 from mlx_grpo_kit.viz.picture import new_figure, to_png
 
