@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from mlx_grpo_kit.runtime.extras import packages_for
@@ -49,6 +50,20 @@ def ink_on(fill: str) -> str:
     """Return the ink for words on an area: the usual one or white, or black if neither is readable."""
     inks = (ink for ink in (INK, "#ffffff") if contrast(ink, fill) >= WORDS_CONTRAST)
     return next(inks, "#000000")
+
+
+def shades(low: float, high: float, colors: Sequence[str]) -> Callable[[float], str]:
+    """Make a function from numbers to colours: `colors` are hex, from `low` to `high`, mixed in between."""
+    stops = [bytes.fromhex(color[1:]) for color in colors]
+
+    def color(number: float) -> str:
+        place = min(max((number - low) / (high - low), 0.0), 1.0) * (len(stops) - 1)
+        first = min(int(place), len(stops) - 2)
+        share = place - first
+        mixed = (round(a + (b - a) * share) for a, b in zip(stops[first], stops[first + 1], strict=True))
+        return "#" + "".join(f"{part:02x}" for part in mixed)
+
+    return color
 
 
 def plain_axes(axis: Axes, labelsize: float = 8, grid: str = "both") -> None:

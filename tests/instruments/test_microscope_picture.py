@@ -1,8 +1,7 @@
 """The microscope's still picture of made-up numbers: clips on both sides, a missing reward, many tokens, markup."""
 
 from mlx_grpo_kit.instruments.microscope.microscope_picture import MOST_CELLS, draw_microscope
-from mlx_grpo_kit.viz.sheet import shades
-from mlx_grpo_kit.viz.style import NEGATIVE, ZERO
+from mlx_grpo_kit.viz.style import NEGATIVE, ZERO, shades
 
 SETTINGS = {"loss_type": "dapo", "epsilon": 0.2, "beta": 0.0, "update": 3}
 

@@ -13,7 +13,7 @@ from mlx_grpo_kit.viz import draw_graph, page, style
 from mlx_grpo_kit.viz.box import LOOKS
 from mlx_grpo_kit.viz.chart import INK_COLORS, STYLE, text
 from mlx_grpo_kit.viz.graphs import graph
-from mlx_grpo_kit.viz.sheet import shades
+from mlx_grpo_kit.viz.style import shades
 
 LIGHT, DARK = "#ffffff", ("#111111", "#121212")  # JupyterLab's page and the book's
 LINES = {*style.COLORS, style.EDGE, style.NEGATIVE, style.POSITIVE, style.BLUE, style.ORANGE, style.GREY}

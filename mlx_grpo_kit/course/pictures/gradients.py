@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
+from mlx_grpo_kit.course.pictures.sheet import Sheet
 from mlx_grpo_kit.viz.chart import CHARACTER, Chart, Plane
-from mlx_grpo_kit.viz.sheet import Sheet, shades
-from mlx_grpo_kit.viz.style import BLUE, COLORS, GREY, LINE_STYLES, ORANGE, POSITIVE, three_digits
+from mlx_grpo_kit.viz.style import BLUE, COLORS, GREY, LINE_STYLES, ORANGE, POSITIVE, shades, three_digits
 
 LOOKS = ((BLUE, "o"), (COLORS[1], "s"), (COLORS[3], "^"), (GREY, "D"))  # one per state
 FEW = 20  # the largest number of points that get markers

@@ -19,8 +19,7 @@ import numpy as np
 from mlx_grpo_kit.instruments.flow.boxes import Box, Boxes, Trace, Wire
 from mlx_grpo_kit.instruments.flow.sums import MINUS, TIMES, Products, Work, digits
 from mlx_grpo_kit.runtime.printing import printable
-from mlx_grpo_kit.viz.sheet import shades
-from mlx_grpo_kit.viz.style import NEGATIVE, POSITIVE, ZERO
+from mlx_grpo_kit.viz.style import NEGATIVE, POSITIVE, ZERO, shades
 
 MOST_NUMBERS = 256  # the most numbers drawn per box
 FIRST_PRODUCTS = 5  # the number of a sum's largest products that are shown at once

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mlx_grpo_kit.viz.chart import Chart
-from mlx_grpo_kit.viz.sheet import shades
-from mlx_grpo_kit.viz.style import COLORS, FAINT, INK, NEGATIVE, POSITIVE, ZERO, three_digits
+from mlx_grpo_kit.viz.style import COLORS, FAINT, INK, NEGATIVE, POSITIVE, ZERO, shades, three_digits
 
 ROW, CELL, MOST_CELLS = 42, 64, 9  # pixels: height of a row, width of a token; tokens that fit into a row
 MINUS = "\N{MINUS SIGN}"

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from mlx_grpo_kit.course.pictures.sheet import Sheet, grays
 from mlx_grpo_kit.viz.chart import Chart
 from mlx_grpo_kit.viz.picture import new_figure
-from mlx_grpo_kit.viz.sheet import Sheet, grays, shades
-from mlx_grpo_kit.viz.style import BLUE, COLORS, EDGE, FAINT, INK, ORANGE, SOFT, ZERO
+from mlx_grpo_kit.viz.style import BLUE, COLORS, EDGE, FAINT, INK, ORANGE, SOFT, ZERO, shades
 
 if TYPE_CHECKING:
     import numpy as np

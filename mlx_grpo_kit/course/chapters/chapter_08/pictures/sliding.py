@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from mlx_grpo_kit.course.pictures.sheet import Sheet, grays
 from mlx_grpo_kit.viz.chart import Chart
-from mlx_grpo_kit.viz.sheet import Sheet, grays, shades
-from mlx_grpo_kit.viz.style import BLUE, NEGATIVE, ORANGE, POSITIVE, ZERO
+from mlx_grpo_kit.viz.style import BLUE, NEGATIVE, ORANGE, POSITIVE, ZERO, shades
 
 if TYPE_CHECKING:
     import numpy as np

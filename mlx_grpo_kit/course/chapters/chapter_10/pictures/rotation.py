@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from mlx_grpo_kit.course.pictures.sheet import Sheet
 from mlx_grpo_kit.viz.chart import Chart, Plane
-from mlx_grpo_kit.viz.sheet import Sheet, shades
-from mlx_grpo_kit.viz.style import COLORS, NEGATIVE, POSITIVE, ZERO, three_digits
+from mlx_grpo_kit.viz.style import COLORS, NEGATIVE, POSITIVE, ZERO, shades, three_digits
 
 QUERY, KEY = COLORS[0], COLORS[1]
 MOST_PAIRS = 32  # rows of the picture of wavelengths

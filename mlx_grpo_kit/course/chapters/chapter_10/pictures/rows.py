@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from mlx_grpo_kit.course.pictures.sheet import Sheet
 from mlx_grpo_kit.viz.chart import Chart
-from mlx_grpo_kit.viz.sheet import Sheet, shades
-from mlx_grpo_kit.viz.style import NEGATIVE, POSITIVE, ZERO
+from mlx_grpo_kit.viz.style import NEGATIVE, POSITIVE, ZERO, shades
 
 MOST_COLUMNS = 40
 

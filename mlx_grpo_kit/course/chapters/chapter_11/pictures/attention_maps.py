@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from mlx_grpo_kit.course.pictures.sheet import Sheet
 from mlx_grpo_kit.viz.chart import CHARACTER, Chart, text
-from mlx_grpo_kit.viz.sheet import Sheet, shades
-from mlx_grpo_kit.viz.style import INK, POSITIVE
+from mlx_grpo_kit.viz.style import INK, POSITIVE, shades
 
 MAP, MARGIN = 380, 46  # pixels: the side of the large map, and the margin for its tokens
 SMALL, GAP = 152, 44  # pixels: the side of a small map, and the gap between two

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from mlx_grpo_kit.course.chapters.chapter_11.pictures.attention_maps import shown_token
+from mlx_grpo_kit.course.pictures.sheet import Sheet
 from mlx_grpo_kit.viz.chart import Chart
-from mlx_grpo_kit.viz.sheet import Sheet
 from mlx_grpo_kit.viz.style import POSITIVE
 
 SIDE, GAP = 210, 70

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mlx_grpo_kit.viz.chart import CHARACTER, Chart
-from mlx_grpo_kit.viz.sheet import shades
-from mlx_grpo_kit.viz.style import NEGATIVE, POSITIVE, ZERO, ink_on, three_digits
+from mlx_grpo_kit.viz.style import NEGATIVE, POSITIVE, ZERO, ink_on, shades, three_digits
 
 FEW = 14  # with up to this many columns, each cell shows its text
 LEAST, MOST = 1e-7, 1.0  # differences: white below, orange from here on

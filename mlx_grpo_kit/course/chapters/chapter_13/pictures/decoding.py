@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mlx_grpo_kit.course.pictures.sheet import Sheet
 from mlx_grpo_kit.viz.chart import Chart
-from mlx_grpo_kit.viz.sheet import Sheet
 from mlx_grpo_kit.viz.style import COLORS, EDGE, POSITIVE
 
 WINDOW = 9  # measurements in a median

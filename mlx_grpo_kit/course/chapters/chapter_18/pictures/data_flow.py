@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mlx_grpo_kit.viz.chart import INK_COLORS, Chart, arrow, outline, text
-from mlx_grpo_kit.viz.sheet import shades
-from mlx_grpo_kit.viz.style import BLUE, EDGE, FAINT, INK, NEGATIVE, ORANGE, POSITIVE, ZERO
+from mlx_grpo_kit.viz.style import BLUE, EDGE, FAINT, INK, NEGATIVE, ORANGE, POSITIVE, ZERO, shades
 
 if TYPE_CHECKING:
     from mlx_grpo_kit.course.chapters.chapter_18.data_flow import StepData

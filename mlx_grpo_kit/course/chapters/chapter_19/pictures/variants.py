@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mlx_grpo_kit.course.pictures.sheet import Sheet
 from mlx_grpo_kit.viz.chart import Chart
-from mlx_grpo_kit.viz.sheet import Sheet, shades
-from mlx_grpo_kit.viz.style import COLORS, FAINT, INK, NEGATIVE, ORANGE, POSITIVE, ZERO
+from mlx_grpo_kit.viz.style import COLORS, FAINT, INK, NEGATIVE, ORANGE, POSITIVE, ZERO, shades
 
 CELL, ROW = 72, 34
 MINUS = "\N{MINUS SIGN}"

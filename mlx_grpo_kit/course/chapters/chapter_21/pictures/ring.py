@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from mlx_grpo_kit.course.pictures.sheet import Sheet
 from mlx_grpo_kit.viz.chart import Chart
-from mlx_grpo_kit.viz.sheet import Sheet, shades
-from mlx_grpo_kit.viz.style import ORANGE, POSITIVE
+from mlx_grpo_kit.viz.style import ORANGE, POSITIVE, shades
 
 DEEP = "#1b4fa8"
 SIDE = 264

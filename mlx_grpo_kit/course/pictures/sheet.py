@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mlx_grpo_kit.viz.chart import text
-from mlx_grpo_kit.viz.style import ink_on
+from mlx_grpo_kit.viz.style import ink_on, shades
 
 GRID = "#c9c9c9"
 
@@ -94,20 +94,6 @@ class Sheet:
     def parts(self) -> list[str]:
         """Return the markup."""
         return [f'<g transform="translate({self.left:g} {self.top:g})">', *self._parts, "</g>"]
-
-
-def shades(low: float, high: float, colors: Sequence[str]) -> Callable[[float], str]:
-    """Make a function from numbers to colours: `colors` are hex, from `low` to `high`, mixed in between."""
-    stops = [bytes.fromhex(color[1:]) for color in colors]
-
-    def color(number: float) -> str:
-        place = min(max((number - low) / (high - low), 0.0), 1.0) * (len(stops) - 1)
-        first = min(int(place), len(stops) - 2)
-        share = place - first
-        mixed = (round(a + (b - a) * share) for a, b in zip(stops[first], stops[first + 1], strict=True))
-        return "#" + "".join(f"{part:02x}" for part in mixed)
-
-    return color
 
 
 def grays(ink: float) -> Callable[[float], str]:
