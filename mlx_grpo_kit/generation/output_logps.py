@@ -108,9 +108,6 @@ class VocabularyChunks:
         vocabulary, hidden_size = shape
         self.starts = range(0, vocabulary, columns_of_a_chunk(token_ids.size, hidden_size))
 
-    def _rows(self, weight: Matrix, start: int) -> mx.array:
-        return weight[start : start + self.starts.step]
-
     def _scaled_logits(self, hidden: mx.array, rows: mx.array, *before: mx.array) -> mx.array:
         # Compute one chunk after the other: MLX would begin with twenty of them in parallel.
         [hidden] = mx.depends([hidden], before)
@@ -148,7 +145,7 @@ class VocabularyChunks:
         total, weighted = mx.zeros(shape), mx.zeros(shape)
         means = [mx.zeros(hidden.shape)] * num_means
         for start in self.starts:
-            rows = self._rows(weight, start)
+            rows = weight[start : start + self.starts.step]
             logits = self._scaled_logits(hidden, rows, weighted, *means)
             before, top = top, mx.maximum(top, logits.max(axis=-1))
             logits = logits - top[:, None]
@@ -187,7 +184,7 @@ class VocabularyChunks:
         grad, log_total = (grad_logps * self.scale)[:, None], log_total[:, None]
         before: list[mx.array] = []
         for start in self.starts:
-            rows = self._rows(weight, start)
+            rows = weight[start : start + self.starts.step]
             logps = self._scaled_logits(hidden, rows, *before) - log_total
             probs = exp(logps)
             is_chosen = self.token_ids[:, None] == mx.arange(start, start + probs.shape[1])

@@ -75,12 +75,6 @@ class Checkpoint:
         self.adapters.check_base(params)
         return replace(self, policy=self.policy.beside(params, with_reference=self.args.beta != 0))
 
-    def of_task(self, folder: str | os.PathLike, name: str) -> Checkpoint:
-        """This checkpoint. Raises ValueError if it was trained on another task."""
-        if name != self.task:
-            raise ValueError(f"{folder} was trained on task {self.task!r}, not {name!r}. Pass the same task.")
-        return self
-
 
 def save_checkpoint(folder: str | os.PathLike, checkpoint: Checkpoint) -> None:
     """Write a checkpoint. `folder` appears complete or not at all, and replaces an existing checkpoint.

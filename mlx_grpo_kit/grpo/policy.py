@@ -51,7 +51,11 @@ class Policy:
         if args.lora_r:
             check_weights(params, config)
         else:
-            _refuse_quantized(params)
+            if any(name.endswith(".scales") for name in params):
+                raise ValueError(
+                    "The model is quantized, and quantized parameters cannot be trained. Train adapters with lora_r=8 "
+                    "(--lora-r 8), or convert the model to floats first: dequantize(config, params)."
+                )
             validate_params(params, config)
         dtype = mx.bfloat16 if args.bf16 else params["final_norm.weight"].dtype
         frozen = cast_floats(params, dtype) if args.lora_r else None
@@ -122,11 +126,3 @@ class Policy:
             flat = value.reshape(-1)
             said.update(name.encode() + np.array(flat[:: flat.size // 64 + 1]).tobytes())
         return said.digest()
-
-
-def _refuse_quantized(params: Mapping[str, mx.array]) -> None:
-    if any(name.endswith(".scales") for name in params):
-        raise ValueError(
-            "The model is quantized, and quantized parameters cannot be trained. Train adapters with lora_r=8 "
-            "(--lora-r 8), or convert the model to floats first: dequantize(config, params)."
-        )

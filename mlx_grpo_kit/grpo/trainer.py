@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -35,7 +36,7 @@ from mlx_grpo_kit.grpo.sampler import PolicySampler, Sampler
 from mlx_grpo_kit.grpo.schedule import own_rate, scheduled_rate
 from mlx_grpo_kit.grpo.state import Snapshot, TrainStep
 from mlx_grpo_kit.grpo.step import Advantages, Parts, grpo_step, learn_from
-from mlx_grpo_kit.grpo.training_loop import TrainerLock, TrainingLoop, warn_of_no_steps
+from mlx_grpo_kit.grpo.training_loop import TrainerLock, TrainingLoop
 from mlx_grpo_kit.qwen3 import Qwen3Config
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.runtime import mx
@@ -304,7 +305,12 @@ class GRPOTrainer:
         Warns (RuntimeWarning) if no step was made: the folder then contains the untrained policy.
         """
         if self.step == 0:
-            warn_of_no_steps(folder)
+            warnings.warn(
+                f"No step was made, so {os.fspath(folder)} gets the untrained policy. A call of train() is not enough: "
+                "write `for step in trainer.train(max_steps=...): ...`.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         with self._lock.held():
             self.policy.save_pretrained(folder, self.tokenizer, base)
 
@@ -347,7 +353,9 @@ class GRPOTrainer:
         saved = load_checkpoint(folder, config_class)
         own = OwnParts(sampler, advantages, loss, learner)
         own.check(folder, saved.own_parts)
-        saved = saved.beside(folder, base).of_task(folder, task.name)
+        saved = saved.beside(folder, base)
+        if task.name != saved.task:
+            raise ValueError(f"{folder} was trained on task {saved.task!r}, not {task.name!r}. Pass the same task.")
         args = replace(saved.args, **changes)
         trainer = cls(saved.policy.config, {}, saved.tokenizer, task, args, world, **vars(own), _saved=saved)
         trainer._changes = changed_settings(saved.args, trainer.args)

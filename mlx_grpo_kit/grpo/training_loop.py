@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import warnings
 from collections.abc import Callable, Generator, Iterator
@@ -44,16 +43,6 @@ class TrainingLoop(Iterator):
     def __del__(self, warn=warnings.warn):  # bound here: at the end of a process the module may be empty already
         if not self._is_used:
             warn(f"{self._call} was never iterated, and {self._words}", RuntimeWarning, stacklevel=2)
-
-
-def warn_of_no_steps(folder: str | os.PathLike) -> None:
-    """Warn that a policy is written before its first step."""
-    warnings.warn(
-        f"No step was made, so {os.fspath(folder)} gets the untrained policy. A call of train() is not enough: write "
-        "`for step in trainer.train(max_steps=...): ...`.",
-        RuntimeWarning,
-        stacklevel=3,
-    )
 
 
 class TrainerLock:

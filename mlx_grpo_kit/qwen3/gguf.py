@@ -153,9 +153,11 @@ def read_config(gguf: GGUF) -> Qwen3Config:
                 f"Its {architecture}.{name} differs from the {head_dim} of its keys; expected the same number."
             )
     context = take("context_length")
+    if "token_embd.weight" not in gguf.tensors:
+        raise ValueError("It lacks tensor 'token_embd.weight'. A file with only a vocabulary is not a model.")
     config = Qwen3Config(
         model_type=architecture,
-        vocab_size=_embedding_rows(gguf),
+        vocab_size=gguf.tensors["token_embd.weight"].shape[0],
         hidden_size=hidden,
         intermediate_size=take("feed_forward_length"),
         num_hidden_layers=take("block_count"),
@@ -177,12 +179,6 @@ def read_config(gguf: GGUF) -> Qwen3Config:
             expected = f"expected {ONLY_VALUES[name]}" if name in ONLY_VALUES else "this forward pass does not know it"
             raise ValueError(f"Its {architecture}.{name} is {value!r:.80}; {expected}.")
     return config
-
-
-def _embedding_rows(gguf: GGUF) -> int:
-    if "token_embd.weight" not in gguf.tensors:
-        raise ValueError("It lacks tensor 'token_embd.weight'. A file with only a vocabulary is not a model.")
-    return gguf.tensors["token_embd.weight"].shape[0]
 
 
 def _yarn(settings: dict[str, Any], context: int) -> RopeScaling | None:

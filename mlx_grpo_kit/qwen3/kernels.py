@@ -99,7 +99,9 @@ def scaled_dot_product_attention(queries: mx.array, keys: mx.array, values: mx.a
     the same graph with a slow exponential, so the formula is written out.
     """
     if _runs_on_cpu():
-        return _written_out_attention(queries, keys, values, mask)
+        # Divide by the sums after the product: D divisions per query instead of S.
+        powers = _shifted_powers(attention_scores(queries, keys, mask))
+        return mix_values(powers, values) / powers.sum(axis=-1, keepdims=True)
     scale = queries.shape[-1] ** -0.5
     return mx.fast.scaled_dot_product_attention(queries, keys, values, scale=scale, mask=mask)
 
@@ -131,9 +133,3 @@ def _shifted_powers(scores: mx.array) -> mx.array:
     # Softmax does not change if all scores are shifted by the same amount, so the shift by the largest needs no
     # gradient.
     return exp(scores - mx.stop_gradient(scores.max(axis=-1, keepdims=True)))
-
-
-def _written_out_attention(queries: mx.array, keys: mx.array, values: mx.array, mask: mx.array) -> mx.array:
-    # Divide by the sums after the product: D divisions per query instead of S.
-    powers = _shifted_powers(attention_scores(queries, keys, mask))
-    return mix_values(powers, values) / powers.sum(axis=-1, keepdims=True)
