@@ -40,17 +40,10 @@ def run(folder: Path, *scenarios: str) -> list[dict[str, list[str]]]:
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory):
-    return run(
-        tmp_path_factory.mktemp("ranks"),
-        "loss_raises",
-        "loss_raises_under_fsdp",
-        "optimizer_raises",
-        "batch_is_refused",
-        "disk_is_full",
-        "first_rank_saves_alone",
-        "other_rank_closes",
-        "model_raises_under_fsdp",  # the last: a thread stays in a collective of all backends' process group
-    )
+    scenarios = ["loss_raises", "loss_raises_under_fsdp", "optimizer_raises", "batch_is_refused", "disk_is_full"]
+    scenarios += ["first_rank_saves_alone", "other_rank_closes"]
+    # The last one leaves a thread in a collective of all backends' process group.
+    return run(tmp_path_factory.mktemp("ranks"), *scenarios, "model_raises_under_fsdp")
 
 
 def assert_said(said, scenario, first, second):

@@ -87,14 +87,8 @@ class TRL:
         mask = torch.tensor(mask).long()
         of_tokens = torch.zeros_like(logps) if entropies is None else torch.tensor(entropies, requires_grad=True)
         trainer._get_per_token_logps_and_entropies = lambda *_, **__: (logps, of_tokens, None)
-        inputs = {
-            "prompt_ids": torch.zeros(len(mask), 1, dtype=torch.long),
-            "prompt_mask": torch.ones(len(mask), 1),
-            "completion_ids": torch.zeros_like(mask),
-            "completion_mask": mask,
-            "advantages": torch.tensor(advantages),
-            "num_items_in_batch": mask.sum() if num_items_in_batch is None else torch.tensor(num_items_in_batch),
-        }
+        inputs = self._batch(mask, advantages)
+        inputs["num_items_in_batch"] = mask.sum() if num_items_in_batch is None else torch.tensor(num_items_in_batch)
         if old_logps is not None:
             inputs["old_per_token_logps"] = torch.tensor(old_logps)
         if sampling_logps is not None:
@@ -113,6 +107,16 @@ class TRL:
         of_tokens = np.zeros_like(entropies) if of_tokens.grad is None else of_tokens.grad.numpy()
         return loss.item(), (logps.grad.numpy(), of_tokens), metrics
 
+    @staticmethod
+    def _batch(mask, advantages):
+        """What both `_compute_loss` read of a batch."""
+        import torch
+
+        return {
+            "prompt_ids": torch.zeros(len(mask), 1, dtype=torch.long), "prompt_mask": torch.ones(len(mask), 1),
+            "completion_ids": torch.zeros_like(mask), "completion_mask": mask, "advantages": torch.tensor(advantages),
+        }  # fmt: skip
+
     def rloo_loss(self, logps, old_logps, advantages, mask, epsilon=0.2, epsilon_high=None):
         """RLOOTrainer's `_compute_loss`, as `loss`."""
         import torch
@@ -129,14 +133,7 @@ class TRL:
         logps = torch.tensor(logps, requires_grad=True)
         mask = torch.tensor(mask).long()
         trainer._get_per_token_logps_and_entropies = lambda *_, **__: (logps, torch.zeros_like(logps), None)
-        inputs = {
-            "prompt_ids": torch.zeros(len(mask), 1, dtype=torch.long),
-            "prompt_mask": torch.ones(len(mask), 1),
-            "completion_ids": torch.zeros_like(mask),
-            "completion_mask": mask,
-            "advantages": torch.tensor(advantages),
-            "old_logps": (torch.tensor(old_logps) * mask).sum(1),
-        }
+        inputs = self._batch(mask, advantages) | {"old_logps": (torch.tensor(old_logps) * mask).sum(1)}
         loss = trainer._compute_loss(trainer.model, inputs)
         loss.backward()
         return loss.item(), logps.grad.numpy(), {name: each[-1] for name, each in trainer._metrics["train"].items()}
@@ -212,35 +209,19 @@ class TRL:
         functions = rewards.shape[1]
         trainer = object.__new__(self._rloo_class if rloo else self._trainer_class)
         vars(trainer).update(
-            dict(
-                args=SimpleNamespace(**{**self.defaults, "steps_per_generation": 1}),
-                model=SimpleNamespace(training=True, is_gradient_checkpointing=False),
-                accelerator=SimpleNamespace(device=torch.device("cpu"), gather=lambda x: x, process_index=0),
-                environment_factories=None,
-                environments=[],
-                tools=[],
-                pad_to_multiple_of=None,
-                use_vllm=False,
-                beta=0.0,
-                _tokenizer=SimpleNamespace(pad_token_id=0),
-                mask_truncated_completions=False,
-                num_iterations=1,
-                num_generations=len(rewards),
-                reward_funcs=[None] * functions,
-                reward_func_names=[f"reward{number}" for number in range(functions)],
-                reward_weights=torch.ones(functions),
-                multi_objective_aggregation="sum_then_normalize",
-                scale_rewards="group",
-                reward_clip_range=None,
-                normalize_advantages=False,
-                _metrics={"train": defaultdict(list)},
-                _pending_extra_logs={},
-                _pending_metrics={},
-                log_multimodal=False,
-                _logs={"prompt": [], "completion": [], "rewards": defaultdict(list), "advantages": []},
-            )
-            | attributes
-        )
+            args=SimpleNamespace(**{**self.defaults, "steps_per_generation": 1}),
+            model=SimpleNamespace(training=True, is_gradient_checkpointing=False),
+            accelerator=SimpleNamespace(device=torch.device("cpu"), gather=lambda x: x, process_index=0),
+            environment_factories=None, environments=[], tools=[], pad_to_multiple_of=None, use_vllm=False, beta=0.0,
+            _tokenizer=SimpleNamespace(pad_token_id=0), mask_truncated_completions=False, num_iterations=1,
+            num_generations=len(rewards), reward_funcs=[None] * functions,
+            reward_func_names=[f"reward{number}" for number in range(functions)], reward_weights=torch.ones(functions),
+            multi_objective_aggregation="sum_then_normalize", scale_rewards="group", reward_clip_range=None,
+            normalize_advantages=False, _metrics={"train": defaultdict(list)}, _pending_extra_logs={},
+            _pending_metrics={}, log_multimodal=False,
+            _logs={"prompt": [], "completion": [], "rewards": defaultdict(list), "advantages": []},
+        )  # fmt: skip
+        vars(trainer).update(attributes)
         trainer._calculate_rewards = lambda *_: rewards
         return trainer
 
@@ -282,12 +263,7 @@ def tokenizer(tmp_path_factory):
 @pytest.fixture(scope="session")
 def make_trainer(tokenizer):
     """GRPOTrainer of a random one-layer model on the task of sevens: 2 prompts x 4 completions a step by default."""
-    config = Qwen3Config(
-        vocab_size=64,
-        **ONE_LAYER,
-        max_position_embeddings=64,
-        tie_word_embeddings=True,
-    )
+    config = Qwen3Config(vocab_size=64, **ONE_LAYER, max_position_embeddings=64, tie_word_embeddings=True)
 
     def make(task=None, params=None, args=None, sampler=None, advantages=None, loss=None, learner=None, **settings):
         params = init_params(config, seed=1, scale=0.3) if params is None else params

@@ -15,16 +15,9 @@ from mlx_grpo_kit.grpo.micro_batches import MicroBatch
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params
 from mlx_grpo_kit.qwen3.config import FAMILIES
 from mlx_grpo_kit.runtime import mx
+from tests.sizes import TWO_LAYERS
 
-CONFIG = Qwen3Config(
-    vocab_size=37,
-    hidden_size=24,
-    intermediate_size=32,
-    num_hidden_layers=3,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=8,
-)
+CONFIG = Qwen3Config(vocab_size=37, **TWO_LAYERS | {"num_hidden_layers": 3})
 PROMPTS = {
     "a prompt for two, with padding": [[5, 6, 7], [5, 6, 7], [8], [8]],
     "a prompt for two, without padding": [[5, 6, 7], [5, 6, 7], [8, 9, 10], [8, 9, 10]],

@@ -21,14 +21,8 @@ from tests.grpo.records import batch_of
 from tests.sizes import ONE_LAYER
 
 GROUP = 4
-SHAPE = dict(
-    vocab_size=17,
-    **ONE_LAYER | dict(num_hidden_layers=2),
-    rms_norm_eps=1e-6,
-    rope_theta=10000.0,
-    max_position_embeddings=64,
-    tie_word_embeddings=True,
-)
+SHAPE = dict(vocab_size=17, **ONE_LAYER | dict(num_hidden_layers=2), rope_theta=10_000.0, max_position_embeddings=64,
+             tie_word_embeddings=True)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -122,16 +116,8 @@ def in_full(model, args, completions):
 
         def loss_fn(params, batch=batch, mask=mask, advantages=advantages, old=old, ref=ref):
             logps, entropy = batch_logps(model[0], params, batch, entropy_gradient=True)
-            loss, metrics = grpo_loss_and_metrics(
-                loss_config,
-                logps,
-                old,
-                advantages,
-                mask,
-                ref_logps=ref,
-                entropies=entropy,
-                num_items_in_batch=num_items,
-            )
+            arrays, others = (logps, old, advantages, mask), dict(ref_logps=ref, entropies=entropy)
+            loss, metrics = grpo_loss_and_metrics(loss_config, *arrays, **others, num_items_in_batch=num_items)
             if args.entropy_coef:  # a mean over micro-batches, whatever the policy's loss is
                 policy = loss + args.entropy_coef * bonus(entropy, mask, args)
                 metrics["policy_loss"] = policy * share * len(chunks)

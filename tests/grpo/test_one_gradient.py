@@ -16,17 +16,9 @@ from mlx_grpo_kit.runtime import mx
 from mlx_grpo_kit.scalar import topological_order
 
 OTHER = replace(
-    engines.VERY_SMALL,
-    vocab_size=6,
-    hidden_size=6,
-    intermediate_size=5,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=2,
-    rms_norm_eps=1e-3,
-    tie_word_embeddings=False,
-)
+    engines.VERY_SMALL, vocab_size=6, hidden_size=6, intermediate_size=5, num_hidden_layers=2, num_attention_heads=4,
+    num_key_value_heads=2, head_dim=2, rms_norm_eps=1e-3, tie_word_embeddings=False,
+)  # fmt: skip
 BATCHES = {
     "tied": (engines.VERY_SMALL, {}),
     "another seed": (engines.VERY_SMALL, {"seed": 5}),
@@ -86,16 +78,9 @@ def truth(case, modeling, trl):
     assert logps.dtype == torch.float64
     # TRL rounds advantages to float32 on its way, and adds in another order than the kit.
     np.testing.assert_allclose(batch.advantages, trl.advantages(batch.rewards.tolist(), batch.group_size), rtol=1e-5)
-    loss, of_logps, _ = trl.loss(
-        logps.detach().numpy(),
-        batch.old_logps,
-        batch.advantages,
-        batch.mask,
-        ref_logps=batch.ref_logps,
-        loss_type="dapo",
-        epsilon=batch.epsilon,
-        beta=batch.beta,
-    )
+    arrays = logps.detach().numpy(), batch.old_logps, batch.advantages, batch.mask
+    settings = dict(loss_type="dapo", epsilon=batch.epsilon, beta=batch.beta)
+    loss, of_logps, _ = trl.loss(*arrays, ref_logps=batch.ref_logps, **settings)
     assert of_logps.dtype == np.float64
     logps.backward(torch.tensor(of_logps))
     return loss, {name: model.get_parameter(in_huggingface(name)).grad.numpy() for name in params}
@@ -183,18 +168,11 @@ def test_the_solutions_of_chapter_16_are_trls(trl, loss_type, on_policy):
         np.testing.assert_allclose(advantages, trl.advantages(rewards, 3), rtol=1e-4, atol=1e-5)
         old = None if on_policy else old
         settings = {"epsilon": 0.2, "epsilon_high": 0.28, "beta": beta, "loss_type": loss_type}
-        loss, gradient, _ = trl.loss(
-            *(logps, old, advantages, mask),
-            ref_logps=ref if beta else None,
-            max_completion_length=8,
-            num_items_in_batch=40,
-            **settings,
-        )
-        arrays = [None if each is None else mx.array(each) for each in (old, ref if beta else None, advantages, mask)]
-        ours, our_gradient = mx.value_and_grad(
-            lambda x, arrays=arrays, settings=settings: exercises.grpo_loss(
-                x, *arrays, settings | {"max_length": 8, "num_items": 40}
-            )
-        )(mx.array(logps))
+        ref = ref if beta else None
+        sizes = dict(max_completion_length=8, num_items_in_batch=40)
+        loss, gradient, _ = trl.loss(logps, old, advantages, mask, ref_logps=ref, **sizes, **settings)
+        arrays = [None if each is None else mx.array(each) for each in (old, ref, advantages, mask)]
+        settings |= {"max_length": 8, "num_items": 40}
+        ours, our_gradient = mx.value_and_grad(lambda x: exercises.grpo_loss(x, *arrays, settings))(mx.array(logps))  # noqa: B023
         assert ours.item() == pytest.approx(loss, rel=1e-4, abs=1e-6)
         np.testing.assert_allclose(np.array(our_gradient), gradient, rtol=1e-4, atol=1e-6)

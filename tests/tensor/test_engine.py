@@ -158,20 +158,10 @@ def test_the_gradient_has_the_leafs_dtype():
 @pytest.mark.parametrize(
     "operation",
     [
-        lambda x: x * 2.5,
-        lambda x: 2 - x,
-        lambda x: x / 3,
-        lambda x: 2.0**x,
-        lambda x: x**2,
-        lambda x: np.float64(2) * x,
-        T.gelu,
-        T.sigmoid,
-        T.silu,
-        lambda x: T.var(x),
-        lambda x: T.softmax(x),
-        lambda x: T.max(x),
+        lambda x: x * 2.5, lambda x: 2 - x, lambda x: x / 3, lambda x: 2.0**x, lambda x: x**2,
+        lambda x: np.float64(2) * x, T.gelu, T.sigmoid, T.silu, T.var, T.softmax, T.max,
     ],
-)
+)  # fmt: skip
 def test_float32_stays_float32(operation):
     """Gradients are float32 even before the engine casts them, so no time is spent in double precision."""
     x = T.Tensor(np.float32([0.5, 2]), requires_grad=True)
@@ -287,20 +277,10 @@ def test_retain_grad_keeps_the_gradient_of_a_result():
 # -- broadcasting -----------------------------------------------------------------------------------------------------
 
 PATTERNS = [
-    ((), (3,)),
-    ((1,), (3,)),
-    ((5,), (4, 5)),
-    ((4, 1), (4, 5)),
-    ((3, 1, 5), (3, 4, 5)),
-    ((1, 1), (1, 1)),
-    ((2, 1, 4), (3, 1)),
-    ((1, 3), (2, 1, 1)),
-    ((0,), (1,)),
-    ((2, 0, 3), (1, 3)),
-    ((7, 1, 6, 1), (8, 1, 5)),
-    ((1, 2, 1, 3), ()),
-    ((4, 5), (4, 5)),
-]
+    ((), (3,)), ((1,), (3,)), ((5,), (4, 5)), ((4, 1), (4, 5)), ((3, 1, 5), (3, 4, 5)), ((1, 1), (1, 1)),
+    ((2, 1, 4), (3, 1)), ((1, 3), (2, 1, 1)), ((0,), (1,)), ((2, 0, 3), (1, 3)), ((7, 1, 6, 1), (8, 1, 5)),
+    ((1, 2, 1, 3), ()), ((4, 5), (4, 5)),
+]  # fmt: skip
 
 
 @every(("a_shape", "b_shape"), PATTERNS + [pattern[::-1] for pattern in PATTERNS])

@@ -17,13 +17,7 @@ COUNT = int(os.environ.get("RANDOM_GRAPHS", "2000"))
 
 # Each operation for both engines: bounded slopes, no division by almost 0, and no kinks within rounding errors.
 ONE = [
-    (T.tanh, torch.tanh),
-    (T.sigmoid, torch.sigmoid),
-    (T.neg, torch.neg),
-    (T.sin, torch.sin),
-    (T.cos, torch.cos),
-    (T.relu, torch.relu),
-    (T.abs, torch.abs),
+    *((getattr(T, name), getattr(torch, name)) for name in ["tanh", "sigmoid", "neg", "sin", "cos", "relu", "abs"]),
     (T.silu, torch.nn.functional.silu),
     (T.gelu, torch.nn.functional.gelu),
     (lambda x: T.exp(T.tanh(x)), lambda x: torch.exp(torch.tanh(x))),
@@ -35,11 +29,7 @@ ONE = [
     (lambda x: 1 / (x * x + 1), lambda x: 1 / (x * x + 1)),
 ]
 TWO = [
-    (T.add, torch.add),
-    (T.sub, torch.sub),
-    (T.mul, torch.mul),
-    (T.maximum, torch.maximum),
-    (T.minimum, torch.minimum),
+    *((getattr(T, name), getattr(torch, name)) for name in ["add", "sub", "mul", "maximum", "minimum"]),
     (lambda a, b: a / (b * b + 1), lambda a, b: a / (b * b + 1)),
     (lambda a, b: (a * a + 1) ** T.tanh(b), lambda a, b: (a * a + 1) ** torch.tanh(b)),
     (lambda a, b: T.where(a.data > b.data, a, b * 2), lambda a, b: torch.where(a > b, a, b * 2)),
