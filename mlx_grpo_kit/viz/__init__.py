@@ -10,7 +10,6 @@ where they are used, so `import mlx_grpo_kit.viz` is cheap and works in a plain 
 
 from mlx_grpo_kit.viz.fold import fold
 from mlx_grpo_kit.viz.graphs.graph import draw_graph
-from mlx_grpo_kit.viz.graphs.stepper import Stepper
 from mlx_grpo_kit.viz.live.background import BackgroundRun
 from mlx_grpo_kit.viz.live.completions import completions_table
 from mlx_grpo_kit.viz.live.live_picture import LivePicture
@@ -23,7 +22,6 @@ __all__ = [
     "LivePicture",
     "LivePlot",
     "Panel",
-    "Stepper",
     "completions_table",
     "draw_graph",
     "fold",

@@ -2,7 +2,8 @@
 
 GRAPH = """
 from mlx_grpo_kit.scalar import Value
-from mlx_grpo_kit.viz import Stepper, draw_graph
+from mlx_grpo_kit.course.chapters.chapter_02.pictures.stepper import Stepper
+from mlx_grpo_kit.viz import draw_graph
 a, b = Value(2.0, label="a"), Value(-3.0, label="b")
 c = a * b
 c.label = "c"

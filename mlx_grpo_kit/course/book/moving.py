@@ -29,9 +29,9 @@ from typing import Any
 
 from mlx_grpo_kit.course.book.excerpt import widget_of
 from mlx_grpo_kit.course.book.foreseen import answers_of
+from mlx_grpo_kit.course.chapters.chapter_02.pictures.stepper import Stepper
 from mlx_grpo_kit.course.record import PLACE
 from mlx_grpo_kit.viz.box import colored_box
-from mlx_grpo_kit.viz.graphs.stepper import Stepper
 from mlx_grpo_kit.viz.picture import SCREEN_DPI, FigurePicture, as_picture, image_tag, to_png
 
 MOST = 300_000  # bytes of a flip-book

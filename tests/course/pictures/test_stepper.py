@@ -7,9 +7,10 @@ import pytest
 import torch
 from ipywidgets import IntSlider
 
+from mlx_grpo_kit.course.chapters.chapter_02.pictures.stepper import Stepper
 from mlx_grpo_kit.scalar import Value
 from mlx_grpo_kit.scalar.nn import MLP
-from mlx_grpo_kit.viz import Panel, Stepper
+from mlx_grpo_kit.viz import Panel
 from mlx_grpo_kit.viz.chart import Chart
 from mlx_grpo_kit.viz.graphs.nodes import short
 from mlx_grpo_kit.viz.picture import new_figure
