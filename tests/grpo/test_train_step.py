@@ -78,8 +78,18 @@ def test_a_step_is_trls_loss_and_torchs_adamw(make_trainer, trl, tmp_path, setti
         assert np.mean(abs(value - moved) > 1e-4) < 0.01, name
 
 
-def test_completions_that_the_policy_sampled_make_the_step_of_train(make_trainer):
-    sampling, given = make_trainer(), make_trainer()
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        dict(advantage_estimator="rloo", scale_rewards="none", loss_type="rloo"),
+        dict(advantage_estimator="rloo", scale_rewards="batch"),
+        dict(scale_rewards="batch", mask_truncated_completions=True),
+    ],
+    ids=repr,
+)
+def test_completions_that_the_policy_sampled_make_the_step_of_train(make_trainer, settings):
+    sampling, given = make_trainer(**settings), make_trainer(**settings)
     for step in sampling.train(3):
         rows = step.completions
         same = given.train_step(

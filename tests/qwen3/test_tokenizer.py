@@ -264,6 +264,16 @@ def test_a_token_for_the_chat_template_that_is_not_a_text(tmp_path, role, token)
         load_tokenizer(tmp_path)
 
 
+def test_a_chat_template_that_is_not_a_text(tmp_path):
+    save_character_tokenizer(tmp_path)
+    write(tmp_path, "tokenizer_config.json", chat_template=7)
+    with pytest.raises(ValueError, match=r"tokenizer_config\.json has a chat_template that is a int; expected a str"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "chat_template.jinja").write_bytes("{{ 'é' }}".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"chat_template\.jinja is not UTF-8 .*\. It is cut off or corrupt"):
+        load_tokenizer(tmp_path)
+
+
 def test_chat_templates_by_odd_names(tmp_path):
     save_character_tokenizer(tmp_path)
     templates = [{"name": [], "template": "a"}, {"template": "b"}, "c", {"name": "default", "template": "d"}]
