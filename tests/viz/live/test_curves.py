@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from mlx_grpo_kit.viz.live.curves import comes_now_and_then, curve, describe_curves, draw_curves, latest, smooth
-from mlx_grpo_kit.viz.picture import mimebundle, new_figure, show_picture, to_png
+from mlx_grpo_kit.viz.picture import as_picture, new_figure, show_picture, to_png
 from mlx_grpo_kit.viz.style import three_digits
 
 
@@ -195,7 +195,7 @@ def test_a_metric_without_values_is_named_along_with_existing_metrics():
 
 def test_the_picture_is_white_and_has_the_size_it_says():
     figure = draw_curves([1], {"a": [1.0]}, {"a": ["a"]}, title="T", note="n")
-    data = mimebundle(figure, 'words & "more"')
+    data = as_picture(figure, 'words & "more"')._repr_mimebundle_()
     png = re.search(r"data:image/png;base64,([^\"]+)", data["text/html"])[1]
     picture = Image.open(io.BytesIO(base64.b64decode(png))).convert("RGB")
     assert picture.getpixel((1, 1)) == (255, 255, 255)
