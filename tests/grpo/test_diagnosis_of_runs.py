@@ -12,7 +12,6 @@ from mlx_grpo_kit.runs.diagnosis import Monitor, findings
 from mlx_grpo_kit.runs.record import RunRecord
 from mlx_grpo_kit.tasks import Addition, Calculator, Countdown
 from mlx_grpo_kit.tasks.addition import correct
-from mlx_grpo_kit.tasks.hackable import contains_answer
 
 
 def is_number(problems, completions):
@@ -25,6 +24,11 @@ def always_one(problems, completions):
 
 def shortness(problems, completions):
     return [1 / (1 + len(completion)) for completion in completions]
+
+
+def contains_answer(problems, completions):
+    """The two sides of `in` are swapped: right answers are paid, and so are "4" for 46 and an empty text."""
+    return [float(completion in problem.answer) for problem, completion in zip(problems, completions, strict=True)]
 
 
 def fails_for_most(problems, completions):
