@@ -12,10 +12,11 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
+from mlx_grpo_kit.backends.arrays import as_numpy
 from mlx_grpo_kit.backends.checkpoints import kept_metrics, read_metadata, write_checkpoint
 from mlx_grpo_kit.backends.future import TrainFuture, failed
 from mlx_grpo_kit.backends.incoming import BATCH, brought, checked_batch, fitting
-from mlx_grpo_kit.backends.worker import RefusedError, Worker
+from mlx_grpo_kit.backends.worker import RefusedError, Worker, refusing
 from mlx_grpo_kit.files import whole_folder
 
 T = TypeVar("T")
@@ -48,6 +49,10 @@ class Backend(ABC):
     checkpoint_dir: Path
     weight_version: int
     current_step: int
+    _grads: Any = None
+    # They write and read one part of `_state`.
+    _save_file: ClassVar[Callable[[Any, Path], None]]
+    _load_file: ClassVar[Callable[[Path], Any]]
 
     @abstractmethod
     def _compute_gradient(self, batch: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any], Any]:
@@ -67,9 +72,9 @@ class Backend(ABC):
         The base class then clears the sum.
         """
 
-    @abstractmethod
     def _clear_gradient(self) -> None:
         """Clear the sum of gradients."""
+        self._grads = None
 
     @abstractmethod
     def _weights(self) -> dict[str, Any]:
@@ -84,19 +89,21 @@ class Backend(ABC):
         """A copy of an array that shares no memory and has no gradient."""
 
     @abstractmethod
-    def _numpy(self, array: Any) -> np.ndarray:
-        """Convert an array of the framework to NumPy."""
+    def _state(self) -> dict[str, Any]:
+        """The arrays of a checkpoint by file: the weights, the optimizer's state, and perhaps the random state."""
 
-    @abstractmethod
     def _write(self, folder: Path) -> None:
         """Write weights, the optimizer's state and the random state into an empty folder."""
+        for name, content in self._state().items():
+            self._save_file(content, folder / name)
 
-    @abstractmethod
-    def _read(self, folder: Path) -> Any:
+    def _read(self, folder: Path) -> dict[str, Any]:
         """Read a folder that `_write` wrote, for `_restore`; changes nothing.
 
         Raises ValueError, which names the difference, if it does not fit this model and this optimizer.
         """
+        parts = zip(("Weight", "The optimizer's", "State"), self._state().items(), strict=False)
+        return {name: fitting(self.array, what, self._load_file(folder / name), ours) for what, (name, ours) in parts}
 
     @abstractmethod
     def _restore(self, state: Any) -> None:
@@ -353,7 +360,7 @@ class Backend(ABC):
         return loss, metrics
 
     def _metric(self, name: str, value: Any) -> float | np.ndarray:
-        value = self._numpy(value) if isinstance(value, self.array) else value
+        value = np.array(as_numpy(value)) if isinstance(value, self.array) else value
         if isinstance(value, np.ndarray) and value.ndim:
             return value
         try:
@@ -387,12 +394,3 @@ def _check_count(name: str, value: Any) -> None:
         raise TypeError(f"{name} is {value!r}; expected a whole number.")
     if value < 0:
         raise ValueError(f"{name} is {value}; expected 0 or more.")
-
-
-@contextmanager
-def refusing() -> Iterator[None]:
-    """In this context, an exception has changed nothing: it reaches the caller, and does not poison the backend."""
-    try:
-        yield
-    except Exception as error:
-        raise RefusedError from error

@@ -23,7 +23,7 @@ from mlx_grpo_kit.backends.checkpoint_weights import read_weights
 from mlx_grpo_kit.backends.checkpoints import read_metadata
 from mlx_grpo_kit.backends.future import TrainFuture
 from mlx_grpo_kit.backends.weights import flat, to_kit
-from mlx_grpo_kit.backends.worker import RefusedError, Worker
+from mlx_grpo_kit.backends.worker import Worker, refusing
 from mlx_grpo_kit.generation import Rollout, generate
 from mlx_grpo_kit.generation.padding import TokenIds
 from mlx_grpo_kit.qwen3 import Qwen3Config
@@ -127,7 +127,7 @@ class MLXEngine:
     ):
         self.name = name
         self._serving = Serving(config, name)
-        self._worker = Worker(f"engine {name}", at_start=lambda: None, at_end=mx.clear_streams, finishes=False)
+        self._worker = Worker(f"engine {name}", at_end=mx.clear_streams, finishes=False)
         if weights is not None:
             self.load_weights(weights, version).wait()
 
@@ -149,21 +149,17 @@ class MLXEngine:
         self._worker.close(finish=False)
 
     def _submit(self, operation: str, function: Any, *arguments: Any) -> TrainFuture[Any]:
-        return self._worker.submit(operation, lambda: refusing(function, *arguments))
+        @refusing()  # a failed operation changes nothing
+        def call() -> Any:
+            return function(*arguments)
+
+        return self._worker.submit(operation, call)
 
     def __enter__(self) -> MLXEngine:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-def refusing(function: Any, *arguments: Any) -> Any:
-    """Call a function that changes nothing if it fails, so that the worker's thread can continue."""
-    try:
-        return function(*arguments)
-    except Exception as error:
-        raise RefusedError from error
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ from typing import Any
 
 from mlx_grpo_kit.backends.arrays import as_numpy
 from mlx_grpo_kit.backends.future import TrainFuture
-from mlx_grpo_kit.backends.inference_engines import EngineError, Generated, Serving, refusing
+from mlx_grpo_kit.backends.inference_engines import EngineError, Generated, Serving
 from mlx_grpo_kit.backends.weights import flat
-from mlx_grpo_kit.backends.worker import Worker
+from mlx_grpo_kit.backends.worker import Worker, refusing
 from mlx_grpo_kit.generation.padding import TokenIds
 from mlx_grpo_kit.qwen3 import Qwen3Config
 
@@ -61,7 +61,7 @@ class ProcessEngine:
                 os.close(descriptor)
         self._requests = Connection(ours_out, readable=False)
         self._replies = Connection(ours_in, writable=False)
-        self._worker = Worker(f"engine {name}", at_start=lambda: None, at_end=lambda: None, finishes=False)
+        self._worker = Worker(f"engine {name}", finishes=False)
         # If an engine is garbage-collected without being closed, its process ends too.
         self._leave = weakref.finalize(self, _end, self._process, self._lifeline)
         try:
@@ -96,8 +96,9 @@ class ProcessEngine:
             connection.close()
 
     def _submit(self, operation: str, arguments: tuple) -> TrainFuture[Any]:
-        return self._worker.submit(operation, lambda: refusing(self._ask, operation, arguments))
+        return self._worker.submit(operation, lambda: self._ask(operation, arguments))
 
+    @refusing()
     def _ask(self, operation: str, arguments: tuple) -> Any:
         """The child's answer. This runs in the worker's thread, so that requests and answers stay in pairs."""
         try:

@@ -78,7 +78,6 @@ class JAXTrainingBackend(Backend):
         self._check_params()
         super().__post_init__()
         self.opt_state = jax.tree.map(self._placed, self.optimizer.init(self.params))
-        self._grads = None
         # Tell the compiler the placements, or it may put a step's result elsewhere and compile again for that.
         weights, state = (jax.tree.map(lambda each: each.sharding, tree) for tree in (self.params, self.opt_state))
         self._gradient = jax.jit(self._loss_and_gradient, out_shardings=(None, None, weights, None))
@@ -132,9 +131,6 @@ class JAXTrainingBackend(Backend):
             return rate_in(self.optimizer, self.current_step)
         return self.learning_rate(self.current_step) if callable(self.learning_rate) else self.learning_rate
 
-    def _clear_gradient(self) -> None:
-        self._grads = None
-
     def _weights(self) -> dict[str, jax.Array]:
         return by_name(self.params)
 
@@ -143,9 +139,6 @@ class JAXTrainingBackend(Backend):
 
     def _copy(self, array: jax.Array) -> jax.Array:
         return _own(array)
-
-    def _numpy(self, array: jax.Array) -> np.ndarray:
-        return np.array(array, np.float32 if array.dtype == jnp.bfloat16 else None)
 
     def _write(self, folder: Path) -> None:
         with _ORBAX, ocp.StandardCheckpointer() as checkpointer:

@@ -12,12 +12,10 @@ from typing import Any
 
 from mlx_grpo_kit.runtime import mx  # isort: skip (before anything that imports MLX by itself)
 import mlx.optimizers as optim
-import numpy as np
 from mlx.utils import tree_flatten, tree_map_with_path
 
 from mlx_grpo_kit.autograd.gradients import check_parameters
 from mlx_grpo_kit.backends.base import Backend, check_max_grad_norm, logits_of
-from mlx_grpo_kit.backends.incoming import fitting
 from mlx_grpo_kit.qwen3.params import decays
 from mlx_grpo_kit.qwen3.weight_files import load_arrays, save_arrays
 from mlx_grpo_kit.runtime.fork import refuse_after_fork
@@ -70,7 +68,6 @@ class MLXTrainingBackend(Backend):
         check_max_grad_norm(self.max_grad_norm)
         super().__post_init__()
         self.params = {name: self._copy(array) for name, array in self.params.items()}
-        self._grads: dict[str, mx.array] | None = None
         self.optimizer.init(self.params)
         mx.eval(self.params, self.optimizer.state)  # evaluated arrays may move to another thread
 
@@ -113,9 +110,6 @@ class MLXTrainingBackend(Backend):
             return math.nan
         return self.optimizer.learning_rate.item()  # read after the update: a schedule sets the rate at its start
 
-    def _clear_gradient(self) -> None:
-        self._grads = None
-
     def _weights(self) -> dict[str, mx.array]:
         return self.params
 
@@ -125,23 +119,15 @@ class MLXTrainingBackend(Backend):
     def _copy(self, array: mx.array) -> mx.array:
         return copy.copy(array)  # shares memory until `+=` or an index assigns to one of the two
 
-    def _numpy(self, array: mx.array) -> np.ndarray:
-        return np.array(array.astype(mx.float32) if array.dtype == mx.bfloat16 else array)
+    def _state(self) -> dict[str, dict[str, mx.array]]:
+        moments = dict(tree_flatten(self.optimizer.state))
+        return {MODEL: self.params, OPTIMIZER: moments, STATE: {"random": mx.random.state[0]}}
 
-    def _write(self, folder: Path) -> None:
-        save_arrays(folder / MODEL, self.params)
-        save_arrays(folder / OPTIMIZER, dict(tree_flatten(self.optimizer.state)))
-        save_arrays(folder / STATE, {"random": mx.random.state[0]})
+    @staticmethod
+    def _save_file(content: dict[str, mx.array], file: Path) -> None:
+        save_arrays(file, content)
 
-    def _read(self, folder: Path) -> dict[str, dict[str, mx.array]]:
-        ours = {
-            MODEL: ("Weight", self.params),
-            OPTIMIZER: ("The optimizer's", dict(tree_flatten(self.optimizer.state))),
-            STATE: ("State", {"random": mx.random.state[0]}),
-        }
-        return {
-            name: fitting(self.array, what, load_arrays(folder / name), mine) for name, (what, mine) in ours.items()
-        }
+    _load_file = staticmethod(load_arrays)
 
     def _restore(self, state: dict[str, dict[str, mx.array]]) -> None:
         self.params = state[MODEL]

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from mlx_grpo_kit.backends.arrays import plain_name
@@ -115,21 +114,15 @@ class PyTorchTrainingBackend(Backend):
     def _copy(self, array: torch.Tensor) -> torch.Tensor:
         return array.detach().clone()
 
-    def _numpy(self, array: torch.Tensor) -> np.ndarray:
-        array = array.detach().cpu()
-        return (array.float() if array.dtype == torch.bfloat16 else array).numpy().copy()
-
-    def _write(self, folder: Path) -> None:
-        for name, content in self._saved().items():
-            torch.save(content, folder / name)
-
-    def _saved(self) -> dict[str, Any]:
+    def _state(self) -> dict[str, Any]:
         scheduler = None if self.lr_scheduler is None else self.lr_scheduler.state_dict()
         return {
             MODEL: self._weights(),
             OPTIMIZER: self.optimizer.state_dict(),
             STATE: {"random": torch.get_rng_state(), "scheduler": scheduler},
         }
+
+    _save_file = staticmethod(torch.save)
 
     def _read(self, folder: Path) -> dict[str, Any]:
         state = {name: load_tensors(folder / name) for name in (MODEL, OPTIMIZER, STATE)}

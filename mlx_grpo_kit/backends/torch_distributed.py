@@ -15,11 +15,10 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from mlx_grpo_kit.backends.arrays import plain_name
-from mlx_grpo_kit.backends.base import refusing
 from mlx_grpo_kit.backends.future import TrainFuture
 from mlx_grpo_kit.backends.pytorch_backend import MODEL, OPTIMIZER, STATE, PyTorchTrainingBackend, uncompiled
 from mlx_grpo_kit.backends.ranks import Ranks
-from mlx_grpo_kit.backends.worker import RefusedError
+from mlx_grpo_kit.backends.worker import RefusedError, refusing
 
 T = TypeVar("T")
 
@@ -140,8 +139,8 @@ class DistributedPyTorchTrainingBackend(PyTorchTrainingBackend):
         self._gathered = {}
         self._ranks.meet("save_checkpoint, written", error)
 
-    def _saved(self) -> dict[str, Any]:
-        return super()._saved() | self._gathered
+    def _state(self) -> dict[str, Any]:
+        return super()._state() | self._gathered
 
     def _checked(self, look: Callable[[], T]) -> T:
         found, error = None, None

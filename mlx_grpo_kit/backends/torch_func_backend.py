@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import optree
 import torch
 import torchopt
@@ -17,7 +16,6 @@ from torchopt.base import GradientTransformation
 
 from mlx_grpo_kit.backends.arrays import plain_name
 from mlx_grpo_kit.backends.base import Backend, logits_of
-from mlx_grpo_kit.backends.incoming import fitting
 from mlx_grpo_kit.backends.learning_rate import rate_in
 from mlx_grpo_kit.backends.pytorch_backend import MODEL, OPTIMIZER, STATE, load_tensors
 from mlx_grpo_kit.runtime.torch_threads import use_threads
@@ -88,7 +86,6 @@ class TorchFuncTrainingBackend(Backend):
 
     def __post_init__(self):
         super().__post_init__()
-        self._grads: dict[str, torch.Tensor] | None = None
         self._keys = keys_of_state(self.model)
 
     def _begin_thread(self) -> Callable[[], None]:
@@ -125,9 +122,6 @@ class TorchFuncTrainingBackend(Backend):
             return rate_in(self.optimizer, self.current_step)
         return self.learning_rate(self.current_step) if callable(self.learning_rate) else self.learning_rate
 
-    def _clear_gradient(self) -> None:
-        self._grads = None
-
     def _weights(self) -> dict[str, torch.Tensor]:
         held = {**self.params, **self.buffers}
         return {name: held[key] for name, key in self._keys.items()}
@@ -140,23 +134,11 @@ class TorchFuncTrainingBackend(Backend):
     def _copy(self, array: torch.Tensor) -> torch.Tensor:
         return array.detach().clone()
 
-    def _numpy(self, array: torch.Tensor) -> np.ndarray:
-        return (array.float() if array.dtype == torch.bfloat16 else array).numpy(force=True).copy()
+    def _state(self) -> dict[str, dict[str, torch.Tensor]]:
+        moments = _by_place(self.opt_state)
+        return {MODEL: self._weights(), OPTIMIZER: moments, STATE: {"random": torch.get_rng_state()}}
 
-    def _write(self, folder: Path) -> None:
-        torch.save(self._weights(), folder / MODEL)
-        torch.save(_by_place(self.opt_state), folder / OPTIMIZER)
-        torch.save({"random": torch.get_rng_state()}, folder / STATE)
-
-    def _read(self, folder: Path) -> dict[str, dict[str, torch.Tensor]]:
-        ours = {
-            MODEL: ("Weight", self._weights()),
-            OPTIMIZER: ("The optimizer's", _by_place(self.opt_state)),
-            STATE: ("State", {"random": torch.get_rng_state()}),
-        }
-        return {
-            name: fitting(self.array, what, load_tensors(folder / name), mine) for name, (what, mine) in ours.items()
-        }
+    _save_file, _load_file = staticmethod(torch.save), staticmethod(load_tensors)
 
     def _restore(self, state: dict[str, dict[str, torch.Tensor]]) -> None:
         self._set_weights(state[MODEL])

@@ -20,8 +20,7 @@ import torch
 from torch._ops import OpOverloadPacket
 from torch.func import functional_call
 
-from mlx_grpo_kit.backends.base import logits_of
-from mlx_grpo_kit.backends.incoming import fitting
+from mlx_grpo_kit.backends.base import Backend, logits_of
 from mlx_grpo_kit.backends.jax_backend import JAXTrainingBackend, by_name, in_place_of
 from mlx_grpo_kit.backends.pytorch_backend import MODEL, OPTIMIZER, load_tensors
 from mlx_grpo_kit.backends.torch_func_backend import keys_of_state
@@ -131,25 +130,16 @@ class TorchaxTrainingBackend(JAXTrainingBackend):
     def _copy(self, array: torch.Tensor) -> torch.Tensor:
         return array.clone()
 
-    def _numpy(self, array: torch.Tensor) -> np.ndarray:
-        return array.float().numpy() if array.dtype == torch.bfloat16 else array.numpy()
+    def _state(self) -> dict[str, dict[str, torch.Tensor]]:
+        moments = {name: _to_torch(each) for name, each in by_name(self.opt_state).items()}
+        return {MODEL: self._weights(), OPTIMIZER: moments}
 
-    def _write(self, folder: Path) -> None:
-        torch.save(self._weights(), folder / MODEL)
-        torch.save(self._optimizer(), folder / OPTIMIZER)
-
-    def _read(self, folder: Path) -> dict[str, dict[str, torch.Tensor]]:
-        ours = {MODEL: ("Weight", self._weights()), OPTIMIZER: ("The optimizer's", self._optimizer())}
-        return {
-            name: fitting(self.array, what, load_tensors(folder / name), mine) for name, (what, mine) in ours.items()
-        }
+    _save_file, _load_file = staticmethod(torch.save), staticmethod(load_tensors)
+    _write, _read = Backend._write, Backend._read
 
     def _restore(self, state: dict[str, dict[str, torch.Tensor]]) -> None:
         self._set_weights(state[MODEL])
         self.opt_state = in_place_of(self.opt_state, {name: _to_jax(each) for name, each in state[OPTIMIZER].items()})
-
-    def _optimizer(self) -> dict[str, torch.Tensor]:
-        return {name: _to_torch(each) for name, each in by_name(self.opt_state).items()}
 
 
 def _to_jax(value: Any) -> Any:

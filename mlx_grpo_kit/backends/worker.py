@@ -9,8 +9,8 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -34,6 +34,15 @@ class RefusedError(Exception):
         self.skips = skips
 
 
+@contextmanager
+def refusing() -> Iterator[None]:
+    """In this context, an exception has changed nothing: it reaches the caller, and does not poison the worker."""
+    try:
+        yield
+    except Exception as error:
+        raise RefusedError from error
+
+
 class Worker:
     """Submit operations to a separate thread, which starts with the first and ends with the worker.
 
@@ -46,7 +55,14 @@ class Worker:
         finishes: True if the interpreter's exit waits for submitted operations; otherwise they are dropped.
     """
 
-    def __init__(self, name: str, at_start: Callable[[], None], at_end: Callable[[], None], *, finishes: bool = True):
+    def __init__(
+        self,
+        name: str,
+        at_start: Callable[[], None] = lambda: None,
+        at_end: Callable[[], None] = lambda: None,
+        *,
+        finishes: bool = True,
+    ):
         self._line = _Line(name, finishes)
         self._at_start = at_start
         self._thread = threading.Thread(target=self._line.work, args=[at_end], name=name, daemon=True)

@@ -119,7 +119,7 @@ class TestResults:
         backend.optim_step().wait()
         for name, array in first_weights().items():
             np.testing.assert_array_equal(kept[name], array)
-            np.testing.assert_array_equal(backend._numpy(before[name]), array)
+            np.testing.assert_array_equal(as_numpy(before[name]), array)
         after = numpy_weights(backend.get_weights().wait())
         assert not np.array_equal(after["output.weight"], kept["output.weight"])
 
@@ -317,7 +317,7 @@ class TestLoadingWeights:
         backend.forward_backward(framework.batch()).wait()
         backend.optim_step().wait()
         for name, array in first_weights().items():
-            np.testing.assert_array_equal(backend._numpy(given[name]), array)
+            np.testing.assert_array_equal(as_numpy(given[name]), array)
 
     def test_and_what_the_giver_does_with_it_afterwards_changes_nothing(self, framework, backend):
         """Nor what is done with weights that were handed out."""

@@ -17,6 +17,7 @@ import trio
 import trio.testing
 
 from mlx_grpo_kit.backends import TrainingError, newest_checkpoint, read_metadata
+from mlx_grpo_kit.backends.arrays import as_numpy
 from mlx_grpo_kit.files import MANIFEST, is_scratch
 from tests.backends.frameworks import WIDTH
 
@@ -29,7 +30,7 @@ def train(framework, backend, steps):
     for step in steps:
         losses.append(backend.forward_backward(framework.batch(step)).wait()["loss"])
         backend.optim_step().wait()
-    weights = {name: backend._numpy(array) for name, array in backend.get_weights().wait().items()}
+    weights = {name: as_numpy(array) for name, array in backend.get_weights().wait().items()}
     return losses, weights
 
 
@@ -121,7 +122,7 @@ class TestWhatIsSaved:
         backend.load_checkpoint(path)
         weights = backend.get_weights().wait()
         for name, array in expected.wait().items():
-            np.testing.assert_array_equal(backend._numpy(weights[name]), backend._numpy(array))
+            np.testing.assert_array_equal(as_numpy(weights[name]), as_numpy(array))
         assert trio.run(backend.load_checkpoint, path)["weight_version"] == 4
 
     @pytest.mark.parametrize(("step", "name"), [(0, "step_0000"), (np.int64(7), "step_0007"), (12345, "step_12345")])

@@ -17,6 +17,7 @@ import pytest
 import trio
 
 from mlx_grpo_kit.backends import newest_checkpoint, read_metadata
+from mlx_grpo_kit.backends.arrays import as_numpy
 from tests.backends.frameworks import FRAMEWORKS
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -61,7 +62,7 @@ def test_kills_lose_nothing_that_was_saved(request, name, kills, tmp_path):
         reference.optim_step().wait()
     found, expected = survivor.get_weights().wait(), reference.get_weights().wait()
     for name in expected:
-        np.testing.assert_array_equal(survivor._numpy(found[name]), reference._numpy(expected[name]))
+        np.testing.assert_array_equal(as_numpy(found[name]), as_numpy(expected[name]))
 
 
 def next_number(lines, word: bytes) -> int:

@@ -9,6 +9,7 @@ import trio
 import trio.testing
 
 from mlx_grpo_kit.assets import TINY, TINY_CHAT
+from mlx_grpo_kit.backends.arrays import as_numpy
 from mlx_grpo_kit.backends.async_grpo import generate_together, held_out_accuracy, train_async
 from mlx_grpo_kit.backends.future import TrainingError
 from mlx_grpo_kit.backends.inference_engines import EngineError, MLXEngine, WeightSyncError, sync_weights_to_engines
@@ -314,7 +315,7 @@ def test_a_cancelled_run_ends_at_once_and_leaves_a_backend_between_two_steps(mak
 
     assert trio.run(main)
     weights = backend.get_weights().wait()  # after what was in flight
-    assert all(np.isfinite(backend._numpy(value)).all() for value in weights.values())
+    assert all(np.isfinite(as_numpy(value)).all() for value in weights.values())
     assert run(backend, engines, tiny[2], max_steps=backend.current_step + 1)
 
 
