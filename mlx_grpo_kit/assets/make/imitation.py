@@ -1,17 +1,22 @@
-"""Next-token prediction on the homework of pupils, which all tiny models began with."""
+"""Next-token prediction on the homework of pupils, which all tiny models began with, and tokenizers for it."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 from mlx_grpo_kit.runtime import mx  # isort: skip  first: it loads the fast BLAS before anything loads MLX
 import mlx.optimizers as optim
 import numpy as np
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from mlx_grpo_kit.generation import SamplingConfig, generate
 from mlx_grpo_kit.qwen3 import Qwen3Config, load_tokenizer, qwen3_forward
@@ -45,22 +50,49 @@ def homework_batch(
     padded on the right to one length per task, so that the compiled update has few shapes. An answer that does not fit
     is cut off and has no end token.
     """
-    ids = np.full((batch_size, HOMEWORK_LENGTH[task.name]), tokenizer.pad_token_id, np.int32)
-    is_answer = np.zeros(ids.shape, np.float32)
-    for row, problem in enumerate(task.sample(rng, batch_size)):
-        prompt = tokenizer.encode(problem.prompt)
-        answer = [*tokenizer.encode(pupil(problem, rng)), tokenizer.eos_token_ids[0]]
-        homework = (prompt + answer)[: ids.shape[1]]
-        end = len(homework)
-        ids[row, :end] = homework
-        is_answer[row, len(prompt) : end] = 1
-    return mx.array(ids), mx.array(is_answer)
+    rows = (
+        [(tokenizer.encode(problem.prompt), False), (written(tokenizer, pupil(problem, rng)), True)]
+        for problem in task.sample(rng, batch_size)
+    )
+    return padded_rows(tokenizer, rows, HOMEWORK_LENGTH[task.name])
 
 
-def imitation_update(
-    config: Qwen3Config, params: dict[str, mx.array], learning_rate: Callable[[mx.array], mx.array]
-) -> Callable[[dict[str, mx.array], mx.array, mx.array], tuple[float, dict[str, mx.array]]]:
-    """A step of AdamW on `next_token_loss`, from these parameters on: (params, ids, counted) -> (loss, next params)."""
+def homework(
+    tokenizer: Tokenizer, corpus: Sequence[tuple[Task, Pupil]], rng: np.random.Generator, batch_size: int
+) -> Iterator[tuple[mx.array, mx.array]]:
+    """Yield batches without end, of each task in turn."""
+    for task, pupil in cycle(corpus):
+        yield homework_batch(tokenizer, task, pupil, rng, batch_size)
+
+
+def written(tokenizer: Tokenizer, text: str) -> list[int]:
+    """The tokens of a turn that a pupil writes, with the token that ends it."""
+    return [*tokenizer.encode(text), tokenizer.eos_token_ids[0]]
+
+
+def padded_rows(
+    tokenizer: Tokenizer, rows: Iterable[Iterable[tuple[Sequence[int], bool]]], length: int
+) -> tuple[mx.array, mx.array]:
+    """Rows of pieces, each with True if its tokens count, as token ids, int [B, T], and which ones count, float [B, T].
+
+    Rows are cut off after `length` tokens, or padded on the right.
+    """
+    batch = []
+    for pieces in rows:
+        tokens = [(token, counts) for piece, counts in pieces for token in piece][:length]
+        batch.append(tokens + [(tokenizer.pad_token_id, False)] * (length - len(tokens)))
+    ids, counted = np.moveaxis(np.array(batch, np.int32), -1, 0)
+    return mx.array(ids), mx.array(counted.astype(np.float32))
+
+
+def imitate(
+    config: Qwen3Config,
+    params: dict[str, mx.array],
+    batches: Iterator[tuple[mx.array, mx.array]],
+    learning_rate: Callable[[mx.array], mx.array],
+    steps: int,
+) -> tuple[dict[str, mx.array], list[float]]:
+    """Make steps of AdamW on `next_token_loss`, each on a batch (ids, counted). Return (parameters, losses)."""
     optimizer = optim.AdamW(learning_rate, betas=[0.9, 0.98], weight_decay=0.1, bias_correction=True)
     optimizer.init(params)
 
@@ -71,12 +103,14 @@ def imitation_update(
         grads, _ = optim.clip_grad_norm(grads, 1.0)
         return loss, optimizer.apply_gradients(grads, params)
 
-    def update(params: dict[str, mx.array], ids: mx.array, counted: mx.array) -> tuple[float, dict[str, mx.array]]:
-        loss, params = compiled(params, ids, counted)
+    losses: list[float] = []
+    for step, batch in zip(range(1, steps + 1), batches, strict=False):
+        loss, params = compiled(params, *batch)
         mx.eval(loss, params, optimizer.state)
-        return loss.item(), params
-
-    return update
+        losses.append(loss.item())
+        if step % 100 == 0:
+            print(f"{step:5d}  loss {np.mean(losses[-100:]):.3f}", flush=True)
+    return params, losses
 
 
 def next_token_loss(config: Qwen3Config, params: dict[str, mx.array], ids: mx.array, counted: mx.array) -> mx.array:
@@ -87,8 +121,66 @@ def next_token_loss(config: Qwen3Config, params: dict[str, mx.array], ids: mx.ar
 
 
 def character_tokenizer() -> Tokenizer:
+    return made_tokenizer(save_character_tokenizer)
+
+
+def make_bpe(
+    folder: Path | str,
+    texts: Iterable[str],
+    vocab_size: int,
+    pieces: str,
+    special: Sequence[str],
+    readable: Sequence[str],
+    settings: dict[str, Any],
+    generation: dict[str, Any],
+    normalizer: Any = None,
+) -> None:
+    """Train a byte-level BPE and write the files of Qwen3's layout.
+
+    Args:
+        texts: are trained on.
+        pieces: the regular expression of the pieces that a text is split into before tokenization.
+        special: added tokens that `decode` skips: the end of a text, the beginning of a turn, its end, and more.
+        readable: added tokens after them, which count as text.
+        settings: more fields of tokenizer_config.json.
+        generation: more fields of generation_config.json.
+    """
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    if normalizer is not None:
+        tokenizer.normalizer = normalizer
+    split = pre_tokenizers.Split(tokenizers.Regex(pieces), "isolated")
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, to_bytes])
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(vocab_size=vocab_size, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.add_special_tokens([*special])
+    tokenizer.add_tokens([tokenizers.AddedToken(each, special=False, normalized=False) for each in readable])
+    tokenizer.save(str(Path(folder, "tokenizer.json")))
+    common = {
+        "tokenizer_class": "Qwen2Tokenizer",
+        "bos_token": None,
+        "eos_token": "<|im_end|>",
+        "pad_token": "<|endoftext|>",
+        "unk_token": None,
+        "additional_special_tokens": [*special[1:]],
+        "add_bos_token": False,
+        "add_prefix_space": False,
+        "clean_up_tokenization_spaces": False,
+        "errors": "replace",
+        "split_special_tokens": False,
+    }
+    end_of_text, im_end = map(tokenizer.token_to_id, ("<|endoftext|>", "<|im_end|>"))
+    ends = {"eos_token_id": [im_end, end_of_text], "pad_token_id": end_of_text}
+    for name, content in (("tokenizer_config", common | settings), ("generation_config", ends | generation)):
+        Path(folder, f"{name}.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def made_tokenizer(make: Callable[[Path | str], None]) -> Tokenizer:
+    """The tokenizer whose files `make` writes into a folder."""
     with tempfile.TemporaryDirectory() as folder:
-        save_character_tokenizer(folder)
+        make(folder)
         return load_tokenizer(folder)
 
 

@@ -16,16 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mlx_grpo_kit.assets.make.imitation import (
-    CONFIG,
-    Pupil,
-    as_program,
-    character_tokenizer,
-    held_out_accuracy,
-    homework_batch,
-    imitation_update,
-    schedule,
-)
+from mlx_grpo_kit.assets.make import imitation
 from mlx_grpo_kit.files import check_replaceable
 from mlx_grpo_kit.qwen3 import init_params, save_pretrained
 from mlx_grpo_kit.tasks import Addition, Countdown, Problem, Task
@@ -58,7 +49,7 @@ def sloppy_attempt(problem: Problem, rng: np.random.Generator) -> str:
     return str(rng.choice([f"{a}{f}{b}{g}{c}", f"({a}{f}{b}){g}{c}", f"{a}{f}({b}{g}{c})"]))
 
 
-CORPUS: tuple[tuple[Task, Pupil], ...] = ((Addition(), sloppy_sum), (Countdown(), sloppy_attempt))
+CORPUS: tuple[tuple[Task, imitation.Pupil], ...] = ((Addition(), sloppy_sum), (Countdown(), sloppy_attempt))
 
 
 def make(
@@ -79,21 +70,18 @@ def make(
         FileExistsError: `folder` contains something that the kit did not write.
     """
     check_replaceable(Path(folder))
-    tokenizer, params = character_tokenizer(), init_params(CONFIG, seed=seed)
-    update = imitation_update(CONFIG, params, schedule(learning_rate, steps))
-    rng, losses = np.random.default_rng(seed), []
-    for step in range(steps):
-        task, pupil = CORPUS[step % len(CORPUS)]
-        loss, params = update(params, *homework_batch(tokenizer, task, pupil, rng, batch_size))
-        losses.append(loss)
-        if step % 100 == 99:
-            print(f"{step + 1:5d}  loss {np.mean(losses[-100:]):.3f}", flush=True)
+    tokenizer, params = imitation.character_tokenizer(), init_params(imitation.CONFIG, seed=seed)
+    batches = imitation.homework(tokenizer, CORPUS, np.random.default_rng(seed), batch_size)
+    rate = imitation.schedule(learning_rate, steps)
+    params, losses = imitation.imitate(imitation.CONFIG, params, batches, rate, steps)
     for task, _ in CORPUS:
-        sampled, greedy = (held_out_accuracy(params, tokenizer, task, temperature) for temperature in (1.0, 0.0))
+        sampled, greedy = (
+            imitation.held_out_accuracy(params, tokenizer, task, temperature) for temperature in (1.0, 0.0)
+        )
         print(f"{task.name}: {sampled:.1%} of 512 held-out problems are right when sampled, {greedy:.1%} when greedy")
-    save_pretrained(folder, CONFIG, params, tokenizer=tokenizer)
+    save_pretrained(folder, imitation.CONFIG, params, tokenizer=tokenizer)
     return losses
 
 
 if __name__ == "__main__":
-    as_program(make, "Make the tiny model that adds.", steps=4000)
+    imitation.as_program(make, "Make the tiny model that adds.", steps=4000)

@@ -10,20 +10,19 @@ model learns to chat by imitating sloppy pupils, who answer at once, think first
 
 from __future__ import annotations
 
-import json
-import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 from typing import NamedTuple
 
 from mlx_grpo_kit.runtime import mx  # isort: skip  first: it binds the fast BLAS before anything loads MLX
 import mlx.optimizers as optim
 import numpy as np
-import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import normalizers
 
 from mlx_grpo_kit.assets import TINY
-from mlx_grpo_kit.assets.make.imitation import as_program, imitation_update
+from mlx_grpo_kit.assets.make import imitation
 from mlx_grpo_kit.assets.make.tiny import sloppy_sum
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params, load_pretrained, load_tokenizer, save_pretrained
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
@@ -70,43 +69,11 @@ you, that is right. No, this is not right, try again. Use each number once. Hell
 
 def make_tokenizer(folder: Path | str, vocab_size: int = 480) -> None:
     """Train a byte-level BPE of `vocab_size` tokens on chats about sums, and write the files of Qwen3's layout."""
-    tokenizer = tokenizers.Tokenizer(models.BPE())
-    tokenizer.normalizer = normalizers.NFC()
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(tokenizers.Regex(WORDS), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    trainer = trainers.BpeTrainer(vocab_size=vocab_size, initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator([*_chats(), PROSE], trainer)
-    tokenizer.add_special_tokens([*SPECIAL])
-    for text, special in ((TOOLS, False), (FILLING, False), (THOUGHTS, False)):
-        tokenizer.add_tokens([tokenizers.AddedToken(each, special=special, normalized=False) for each in text])
-    folder = Path(folder)
-    tokenizer.save(str(folder / "tokenizer.json"))
-    settings = {
-        "tokenizer_class": "Qwen2Tokenizer",
-        "bos_token": None,
-        "eos_token": "<|im_end|>",
-        "pad_token": "<|endoftext|>",
-        "unk_token": None,
-        "additional_special_tokens": [*SPECIAL[1:]],
-        "add_bos_token": False,
-        "add_prefix_space": False,
-        "clean_up_tokenization_spaces": False,
-        "errors": "replace",
-        "model_max_length": 256,
-        "split_special_tokens": False,
-        "chat_template": CHAT_TEMPLATE,
-    }
-    _write(folder / "tokenizer_config.json", settings)
-    end_of_text, im_end = map(tokenizer.token_to_id, ("<|endoftext|>", "<|im_end|>"))
-    sampling = {"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95}
-    ends = {"bos_token_id": end_of_text, "eos_token_id": [im_end, end_of_text], "pad_token_id": end_of_text}
-    _write(folder / "generation_config.json", ends | sampling)
+    settings = {"model_max_length": 256, "chat_template": CHAT_TEMPLATE}
+    sampling = {"bos_token_id": vocab_size, "do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95}
+    readable = (*TOOLS, *FILLING, *THOUGHTS)
+    texts = [*_chats(), PROSE]
+    imitation.make_bpe(folder, texts, vocab_size, WORDS, SPECIAL, readable, settings, sampling, normalizers.NFC())
 
 
 def make_model(folder: Path | str, seed: int = 0, **settings: int) -> Path:
@@ -117,28 +84,15 @@ def make_model(folder: Path | str, seed: int = 0, **settings: int) -> Path:
         seed: the seed of the weights.
         settings: fields of the configuration, such as `num_hidden_layers=4`.
     """
-    with tempfile.TemporaryDirectory() as files:
-        make_tokenizer(files)
-        tokenizer = load_tokenizer(files)
+    tokenizer = imitation.made_tokenizer(make_tokenizer)
     config = made_config(tokenizer, **settings)
     return save(folder, config, init_params(config, seed=seed), tokenizer)
 
 
 def made_config(tokenizer: Tokenizer, **settings: int) -> Qwen3Config:
     """Qwen3-0.6B's configuration, scaled down: its ratio of heads, its tied embedding, and unused vocabulary rows."""
-    small = {
-        "vocab_size": -(-tokenizer.vocab_size // 128) * 128,
-        "hidden_size": 128,
-        "intermediate_size": 256,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 32,
-        "rope_theta": 10_000.0,
-        "max_position_embeddings": 2048,
-        "tie_word_embeddings": True,
-    }
-    return Qwen3Config(**(small | settings))
+    small = {"vocab_size": -(-tokenizer.vocab_size // 128) * 128, "max_position_embeddings": 2048}
+    return replace(imitation.CONFIG, **(small | settings))
 
 
 def save(folder: Path | str, config: Qwen3Config, params: dict[str, mx.array], tokenizer: Tokenizer) -> Path:
@@ -198,19 +152,11 @@ BATCH, LENGTHS = 64, {at_once: 42, with_thought: 64, in_words: 64}
 
 def make(folder: Path | str, steps: int = 1200, learning_rate: float = 3e-3, seed: int = 0) -> list[float]:
     """Write a folder like `make_model`, with a model trained on `steps` batches of chats. Return the losses."""
-    with tempfile.TemporaryDirectory() as files:
-        make_tokenizer(files)
-        tokenizer = load_tokenizer(files)
+    tokenizer = imitation.made_tokenizer(make_tokenizer)
     config = made_config(tokenizer)
     params = from_tiny(config, tokenizer, seed)
     rate = optim.cosine_decay(learning_rate, steps, learning_rate / 50)
-    update = imitation_update(config, params, rate)
-    task, rng, losses = Addition().in_chat(), np.random.default_rng(seed), []
-    for step in range(steps):
-        pupil = PUPILS[step % len(PUPILS)]
-        chats = [pupil(problem, rng) for problem in task.sample(rng, BATCH)]
-        loss, params = update(params, *_batch(tokenizer, chats, LENGTHS[pupil]))
-        losses.append(loss)
+    params, losses = imitation.imitate(config, params, _batches(tokenizer, np.random.default_rng(seed)), rate, steps)
     save(folder, config, params, tokenizer)
     return losses
 
@@ -225,18 +171,18 @@ def from_tiny(config: Qwen3Config, tokenizer: Tokenizer, seed: int) -> dict[str,
     return params | {"embedding.weight": mx.array(rows.astype(np.float32))}
 
 
-def _batch(tokenizer: Tokenizer, chats: list[Chat], length: int) -> tuple[mx.array, mx.array]:
-    """Token ids, int [B, T], and the loss mask, float [B, T]: 1 for the tokens of the reply and the end token."""
-    ids = np.full((len(chats), length), tokenizer.pad_token_id, np.int32)
-    is_reply = np.zeros(ids.shape, np.float32)
-    for row, chat in enumerate(chats):
-        messages = [{"role": "user", "content": chat.question}]
-        prompt = tokenizer.encode_prompt(messages, enable_thinking=chat.thinking)
-        reply = [*tokenizer.encode(chat.reply), tokenizer.eos_token_ids[0]]
-        end = len(prompt) + len(reply)
-        ids[row, :end] = prompt + reply
-        is_reply[row, len(prompt) : end] = 1
-    return mx.array(ids), mx.array(is_reply)
+def _batches(tokenizer: Tokenizer, rng: np.random.Generator) -> Iterator[tuple[mx.array, mx.array]]:
+    """Yield batches of chats, by each kind of pupil in turn. The tokens of the reply count."""
+    task = Addition().in_chat()
+    for pupil in cycle(PUPILS):
+        chats = [pupil(problem, rng) for problem in task.sample(rng, BATCH)]
+        yield imitation.padded_rows(tokenizer, (_pieces(tokenizer, chat) for chat in chats), LENGTHS[pupil])
+
+
+def _pieces(tokenizer: Tokenizer, chat: Chat) -> Iterator[tuple[list[int], bool]]:
+    messages = [{"role": "user", "content": chat.question}]
+    yield tokenizer.encode_prompt(messages, enable_thinking=chat.thinking), False
+    yield imitation.written(tokenizer, chat.reply), True
 
 
 def _chats() -> Iterator[str]:
@@ -250,9 +196,5 @@ def _chats() -> Iterator[str]:
             yield f"{chat.question}\n{chat.reply}"
 
 
-def _write(path: Path, content: dict) -> None:
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
 if __name__ == "__main__":
-    as_program(make, "Make the tiny model that chats.", steps=1200)
+    imitation.as_program(make, "Make the tiny model that chats.", steps=1200)

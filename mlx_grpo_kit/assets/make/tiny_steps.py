@@ -14,15 +14,7 @@ from pathlib import Path
 from mlx_grpo_kit.runtime import mx  # isort: skip  first: it binds the fast BLAS before anything loads MLX
 import numpy as np
 
-from mlx_grpo_kit.assets.make.imitation import (
-    CONFIG,
-    as_program,
-    character_tokenizer,
-    held_out_accuracy,
-    homework_batch,
-    imitation_update,
-    schedule,
-)
+from mlx_grpo_kit.assets.make import imitation
 from mlx_grpo_kit.files import check_replaceable
 from mlx_grpo_kit.qwen3 import init_params, save_pretrained
 from mlx_grpo_kit.tasks.long_sum import LongSum
@@ -73,20 +65,16 @@ def make(
     """
     folder = Path(folder)
     check_replaceable(folder)
-    task, tokenizer = LongSum(), character_tokenizer()
-    params = init_params(CONFIG, seed=seed)
-    update = imitation_update(CONFIG, params, schedule(learning_rate, steps))
-    rng, losses = np.random.default_rng(seed), []
-    for step in range(steps):
-        loss, params = update(params, *homework_batch(tokenizer, task, sloppy_working, rng, batch_size))
-        losses.append(loss)
-        if step % 100 == 99:
-            print(f"{step + 1:5d}  loss {np.mean(losses[-100:]):.3f}", flush=True)
-    print(f"{held_out_accuracy(params, tokenizer, task, temperature=1.0):.1%} of 512 held-out sums are right")
+    task, tokenizer = LongSum(), imitation.character_tokenizer()
+    params = init_params(imitation.CONFIG, seed=seed)
+    batches = imitation.homework(tokenizer, [(task, sloppy_working)], np.random.default_rng(seed), batch_size)
+    rate = imitation.schedule(learning_rate, steps)
+    params, losses = imitation.imitate(imitation.CONFIG, params, batches, rate, steps)
+    print(f"{imitation.held_out_accuracy(params, tokenizer, task, temperature=1.0):.1%} of 512 held-out sums are right")
     small = {name: value.astype(mx.bfloat16) for name, value in params.items()}
-    save_pretrained(folder, CONFIG, small, tokenizer=tokenizer)
+    save_pretrained(folder, imitation.CONFIG, small, tokenizer=tokenizer)
     return losses
 
 
 if __name__ == "__main__":
-    as_program(make, "Make the tiny model that shows its working.", steps=700)
+    imitation.as_program(make, "Make the tiny model that shows its working.", steps=700)

@@ -8,21 +8,19 @@ JSON, numbers copied wrongly, results that are ignored, guesses that earlier ans
 
 from __future__ import annotations
 
-import json
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 from typing import NamedTuple
 
 from mlx_grpo_kit.runtime import mx  # isort: skip  first: it loads the fast BLAS before anything loads MLX
 import mlx.optimizers as optim
 import numpy as np
-import tokenizers
-from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from mlx_grpo_kit.assets.make.imitation import as_program, imitation_update
+from mlx_grpo_kit.assets.make import imitation
 from mlx_grpo_kit.grpo.conversations import suffix_ids
-from mlx_grpo_kit.qwen3 import Qwen3Config, init_params, load_tokenizer, save_pretrained
+from mlx_grpo_kit.qwen3 import init_params, save_pretrained
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.tasks.calculator import Calculator, calculate
 from mlx_grpo_kit.tasks.guess import QUESTIONS, Game, GuessTheNumber
@@ -131,12 +129,6 @@ CORPUS: tuple[tuple[Calculator | GuessTheNumber, Callable, int, int], ...] = (
 
 def make_tokenizer(folder: Path | str, vocab_size: int = 376) -> None:
     """Train a byte-level BPE on conversations and write the files of Qwen3's layout."""
-    tokenizer = tokenizers.Tokenizer(models.BPE())
-    cut = pre_tokenizers.Split(tokenizers.Regex(WORDS), "isolated")
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [cut, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
     rng, texts = np.random.default_rng(0), []
     for task, user, *_ in CORPUS:
         for problem in task.sample(rng, 300):
@@ -146,88 +138,39 @@ def make_tokenizer(folder: Path | str, vocab_size: int = 376) -> None:
     texts += [
         str({"error": words}) for words in ("Tool not found.", "a call is no JSON: expected", "no question is left")
     ]
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    tokenizer.add_special_tokens([*SPECIAL])
-    tokenizer.add_tokens([tokenizers.AddedToken(each, special=False, normalized=False) for each in READABLE])
-    folder = Path(folder)
-    tokenizer.save(str(folder / "tokenizer.json"))
-    settings = {
-        "tokenizer_class": "Qwen2Tokenizer", "bos_token": None, "eos_token": "<|im_end|>", "unk_token": None,
-        "pad_token": "<|endoftext|>", "additional_special_tokens": [*SPECIAL[1:]], "add_bos_token": False,
-        "add_prefix_space": False, "clean_up_tokenization_spaces": False, "errors": "replace",
-        "model_max_length": 512, "split_special_tokens": False, "chat_template": TEMPLATE,
-    }  # fmt: skip
-    end_of_text, im_end = map(tokenizer.token_to_id, ("<|endoftext|>", "<|im_end|>"))
-    ends = {"eos_token_id": [im_end, end_of_text], "pad_token_id": end_of_text}
-    for name, content in (("tokenizer_config.json", settings), ("generation_config.json", ends)):
-        (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
-def config_of(tokenizer: Tokenizer) -> Qwen3Config:
-    """The tiny model's sizes, with room for this vocabulary."""
-    return Qwen3Config(
-        vocab_size=-(-tokenizer.vocab_size // 128) * 128, hidden_size=128, intermediate_size=256, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=2, head_dim=32, rope_theta=10_000.0, max_position_embeddings=512,
-        tie_word_embeddings=True,
-    )  # fmt: skip
+    settings = {"model_max_length": 512, "chat_template": TEMPLATE}
+    imitation.make_bpe(folder, texts, vocab_size, WORDS, SPECIAL, READABLE, settings, generation={})
 
 
 def make(folder: Path | str, steps: int = 2000, learning_rate: float = 3e-3, seed: int = 0) -> list[float]:
     """Train a model on `steps` batches of conversations and write its folder. Returns the losses."""
-    with tempfile.TemporaryDirectory() as files:
-        make_tokenizer(files)
-        tokenizer = load_tokenizer(files)
-    config = config_of(tokenizer)
+    tokenizer = imitation.made_tokenizer(make_tokenizer)
+    config = replace(imitation.CONFIG, vocab_size=-(-tokenizer.vocab_size // 128) * 128, max_position_embeddings=512)
     params = init_params(config, seed=seed)
     rate = optim.join_schedules(
         [optim.linear_schedule(0, learning_rate, 100), optim.cosine_decay(learning_rate, steps, learning_rate / 50)],
         [100],
     )
-    update = imitation_update(config, params, rate)
-    rng, losses = np.random.default_rng(seed), []
-    for step in range(steps):
-        task, user, length, batch_size = CORPUS[step % 2]
-        problems = task.sample(rng, batch_size)
-        loss, params = update(
-            params, *conversations(tokenizer, task, [(each, user(each, rng)) for each in problems], length)
-        )
-        losses.append(loss)
-        if step % 100 == 99:
-            print(f"{step + 1:5d}  loss {np.mean(losses[-100:]):.3f}", flush=True)
+    params, losses = imitation.imitate(config, params, _batches(tokenizer, np.random.default_rng(seed)), rate, steps)
     small = {name: value.astype(mx.bfloat16) for name, value in params.items()}
     save_pretrained(folder, config, small, tokenizer=tokenizer)
     return losses
 
 
-def conversations(
-    tokenizer: Tokenizer,
-    task: Calculator | GuessTheNumber,
-    pairs: Sequence[tuple[Problem, Sequence[Turn]]],
-    length: int,
-) -> tuple[mx.array, mx.array]:
-    """Conversations as token ids, int [B, length], and a mask of the tokens in the loss: those that the user wrote."""
-    ids = np.full((len(pairs), length), tokenizer.pad_token_id, np.int32)
-    counted = np.zeros(ids.shape, np.float32)
-    for row, (problem, turns) in enumerate(pairs):
-        place = 0
-        for piece, is_written in _pieces(tokenizer, task, problem, turns):
-            piece = piece[: length - place]
-            ids[row, place : place + len(piece)] = piece
-            counted[row, place : place + len(piece)] = is_written
-            place += len(piece)
-    return mx.array(ids), mx.array(counted)
+def _batches(tokenizer: Tokenizer, rng: np.random.Generator) -> Iterator[tuple[mx.array, mx.array]]:
+    """Yield batches of conversations, of each task in turn. The tokens that the user wrote count."""
+    for task, user, length, batch_size in cycle(CORPUS):
+        pairs = [(problem, user(problem, rng)) for problem in task.sample(rng, batch_size)]
+        yield imitation.padded_rows(tokenizer, (_pieces(tokenizer, task, *pair) for pair in pairs), length)
 
 
 def _pieces(tokenizer: Tokenizer, task: Calculator | GuessTheNumber, problem: Problem, turns: Sequence[Turn]):
     yield tokenizer.encode_prompt(problem.prompt, tools=task_tools(task).schemas(problem)), False
     for turn in turns:
-        yield [*tokenizer.encode(turn.text), tokenizer.eos_token_ids[0]], True
+        yield imitation.written(tokenizer, turn.text), True
         if turn.result is not None:
             yield suffix_ids(tokenizer, [turn.result], {}), False
 
 
 if __name__ == "__main__":
-    as_program(make, "Create the tiny model that calls tools.", steps=2000)
+    imitation.as_program(make, "Create the tiny model that calls tools.", steps=2000)
