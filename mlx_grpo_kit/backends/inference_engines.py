@@ -137,9 +137,8 @@ class MLXEngine:
 
     def load_weights(self, weights: Mapping[str, Any], version: int, *, allow_older: bool = False) -> TrainFuture[int]:
         weights = flat(weights)
-        mx.eval(
-            [value for value in weights.values() if isinstance(value, mx.array)]
-        )  # before they move to another thread
+        # Evaluated before they move to another thread:
+        mx.eval([value for value in weights.values() if isinstance(value, mx.array)])
         return self._submit("load_weights", self._serving.load, weights, version, allow_older)
 
     def generate(self, prompts: Sequence[TokenIds], **settings: Any) -> TrainFuture[Generated]:
@@ -195,9 +194,7 @@ async def sync_weights_to_engines(
     if not engines:
         raise ValueError("There are no inference engines; expected at least one.")
     checkpoint = Path(checkpoint)
-    metadata = await anyio.to_thread.run_sync(
-        read_metadata, checkpoint
-    )  # in a thread, because hashing every byte takes time
+    metadata = await anyio.to_thread.run_sync(read_metadata, checkpoint)  # because hashing every byte takes time
     weights, version = read_weights(checkpoint), metadata["weight_version"]
     served: list[Served | None] = [None] * len(engines)
 

@@ -123,9 +123,8 @@ class JAXTrainingBackend(Backend):
     def _rate(self) -> float:
         if self.learning_rate is None:
             states = jax.tree.leaves(self.opt_state, is_leaf=lambda each: hasattr(each, "hyperparams"))
-            injected = [
-                each.hyperparams for each in states if hasattr(each, "hyperparams")
-            ]  # set by inject_hyperparams
+            # Set by inject_hyperparams:
+            injected = [each.hyperparams for each in states if hasattr(each, "hyperparams")]
             if len(injected) == 1 and "learning_rate" in injected[0]:
                 return float(injected[0]["learning_rate"])
             return rate_in(self.optimizer, self.current_step)

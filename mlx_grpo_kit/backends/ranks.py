@@ -32,9 +32,7 @@ class Ranks:
 
     def __init__(self):
         self._group = dist.new_group(backend="gloo")  # the model's own collectives may be in flight when ranks meet
-        self._store = (
-            self._group.get_group_store().clone()
-        )  # a separate connection, because torch may wait in the other one
+        self._store = self._group.get_group_store().clone()  # a connection of its own: torch may wait in the other one
         self._rank, self._size = dist.get_rank(), dist.get_world_size()
         self._begun = 0
         self._error: Exception | None = None

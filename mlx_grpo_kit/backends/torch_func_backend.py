@@ -93,9 +93,8 @@ class TorchFuncTrainingBackend(Backend):
 
     def _compute_gradient(self, batch: Mapping[str, Any]) -> tuple[torch.Tensor, Mapping[str, Any], Any]:
         def loss_of(params: dict[str, torch.Tensor]) -> tuple[torch.Tensor, Any]:
-            buffers = {
-                name: each.clone() for name, each in self.buffers.items()
-            }  # a module changes its buffers in place
+            # Copies, because a module changes its buffers in place:
+            buffers = {name: each.clone() for name, each in self.buffers.items()}
 
             def model(*args: Any, **kwargs: Any) -> Any:
                 return functional_call(self.model, {**params, **buffers}, args, kwargs)

@@ -239,17 +239,15 @@ def _probe_products(mx: Any) -> dict[str, float]:
 
     a = mx.random.normal((MATRIX_SIZE, MATRIX_SIZE))
     seconds = []
-    while len(seconds) < 3 or (
-        len(seconds) < 50 and sum(seconds) < 0.3
-    ):  # the fastest of many, because other programs compute too
+    # The fastest of many, because other programs compute too.
+    while len(seconds) < 3 or (len(seconds) < 50 and sum(seconds) < 0.3):
         start = time.perf_counter()
         product = a @ a
         mx.eval(product)
         seconds.append(time.perf_counter() - start)
     ours, rows = np.asarray(product)[::128], np.asarray(a)[::128].astype(np.float64)
-    expected = np.einsum(
-        "ik,kj->ij", rows, np.asarray(a)
-    )  # NumPy's own loop, because its BLAS could be the same library
+    # NumPy's own loop, because its BLAS could be the same library:
+    expected = np.einsum("ik,kj->ij", rows, np.asarray(a))
     error = np.abs(ours - expected).max() / np.abs(expected).max()
     return {"gflops": 2 * MATRIX_SIZE**3 / min(seconds) / 1e9, "product_error": float(np.nan_to_num(error, nan=np.inf))}
 

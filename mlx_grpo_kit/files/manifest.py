@@ -122,9 +122,8 @@ def remove_folder(folder: Path) -> None:
 
 
 def _delete(folder: Path) -> None:
-    for path in sorted(
-        folder.iterdir(), key=lambda path: path.name == MANIFEST
-    ):  # delete the manifest last, so that after a kill the rest is still the kit's
+    # The manifest last, so that after a kill the rest is still the kit's:
+    for path in sorted(folder.iterdir(), key=lambda path: path.name == MANIFEST):
         if path.is_dir():
             _delete(path)
         else:

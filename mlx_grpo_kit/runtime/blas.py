@@ -100,9 +100,8 @@ def _load(library: Path | str) -> None:
     settings = _openmp_settings(library)
     os.environ.update(settings)
     try:
-        if not hasattr(
-            ctypes.CDLL(str(library)), "sgemm_"
-        ):  # load it privately first, so that no wrong file enters the scope
+        # Load it privately first, so that no wrong file enters the scope.
+        if not hasattr(ctypes.CDLL(str(library)), "sgemm_"):
             raise OSError(f"{library} has no sgemm_ in it, so it is not a BLAS library")
         handle = ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
     finally:

@@ -9,7 +9,7 @@ import numpy as np
 from mlx_grpo_kit.tasks.answers import as_number, final_answer
 from mlx_grpo_kit.tasks.parsing import parse_expression
 from mlx_grpo_kit.tasks.signatures import as_reward_funcs
-from mlx_grpo_kit.tasks.split import is_held_out
+from mlx_grpo_kit.tasks.split import draw_sums
 from mlx_grpo_kit.tasks.task import Problem, RewardFunc
 
 
@@ -56,22 +56,11 @@ class Calculator:
         return Problem(asked, str(sum(numbers)), data={"numbers": tuple(map(int, numbers))})
 
     def sample(self, rng: np.random.Generator, n: int) -> list[Problem]:
-        return self._draw(rng, n, held_out=False)
+        return [*map(self.problem, draw_sums(lambda: rng.integers(100, 1000, 3), n, held_out=False))]
 
     def held_out(self, n: int) -> list[Problem]:
-        return self._draw(np.random.default_rng(0), n, held_out=True)
+        rng = np.random.default_rng(0)
+        return [*map(self.problem, draw_sums(lambda: rng.integers(100, 1000, 3), n, held_out=True))]
 
     def is_correct(self, problem: Problem, completion: str) -> bool:
         return _is_sum(problem, completion)
-
-    def _draw(self, rng: np.random.Generator, n: int, held_out: bool) -> list[Problem]:
-        """`n` problems from one side of the split; held-out ones are all different."""
-        found: dict[tuple[int, ...], Problem] = {}
-        problems: list[Problem] = []
-        while len(problems) < n:
-            numbers = tuple(map(int, rng.integers(100, 1000, 3)))
-            # The same numbers in any order are on the same side.
-            if is_held_out("+".join(map(str, sorted(numbers)))) == held_out and not (held_out and numbers in found):
-                found[numbers] = self.problem(numbers)
-                problems.append(found[numbers])
-        return problems

@@ -79,9 +79,8 @@ def _import(name: str, module_name: str, class_name: str) -> Callable[..., Task]
     path = Path(module_name)
     if not path.is_file():
         raise ValueError(f"Task '{name}': there is no file {path.absolute()}. Expected path/to/my_task.py:MyTask.")
-    spec = spec_from_file_location(
-        f"task_of_one_s_own.{path.stem}", path
-    )  # no clash with another module of the file's name
+    # A prefix, so that it does not clash with another module of the file's name:
+    spec = spec_from_file_location(f"task_of_one_s_own.{path.stem}", path)
     module = module_from_spec(spec)
     sys.modules[spec.name] = module  # pickle and dataclasses look here for the file's definitions
     try:

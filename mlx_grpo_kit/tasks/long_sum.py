@@ -14,7 +14,7 @@ import numpy as np
 
 from mlx_grpo_kit.tasks.parsing import ascii_int
 from mlx_grpo_kit.tasks.signatures import as_reward_funcs
-from mlx_grpo_kit.tasks.split import is_held_out
+from mlx_grpo_kit.tasks.split import draw_sums
 from mlx_grpo_kit.tasks.task import Problem, RewardFunc
 
 FEWEST, MOST, LARGEST = 3, 5, 19
@@ -102,22 +102,16 @@ class LongSum:
         return Problem(prompt, f"{''.join(steps)}{total}", data={"numbers": tuple(map(int, numbers))})
 
     def sample(self, rng: np.random.Generator, n: int) -> list[Problem]:
-        return self._draw(rng, n, held_out=False)
+        return [*map(self.problem, draw_sums(lambda: _draw(rng), n, held_out=False))]
 
     def held_out(self, n: int) -> list[Problem]:
-        return self._draw(np.random.default_rng(0), n, held_out=True)
+        rng = np.random.default_rng(0)
+        return [*map(self.problem, draw_sums(lambda: _draw(rng), n, held_out=True))]
 
     def is_correct(self, problem: Problem, completion: str) -> bool:
         return _is_right(problem, completion)
 
-    def _draw(self, rng: np.random.Generator, n: int, held_out: bool) -> list[Problem]:
-        """`n` problems of one side of the split; held-out ones all differ."""
-        found: dict[tuple[int, ...], None] = {}
-        problems: list[Problem] = []
-        while len(problems) < n:
-            count = rng.integers(FEWEST, MOST + 1)
-            numbers = tuple(int(number) + 1 for number in rng.permutation(LARGEST)[:count])
-            if is_held_out("+".join(map(str, sorted(numbers)))) == held_out and not (held_out and numbers in found):
-                found[numbers] = None
-                problems.append(self.problem(numbers))
-        return problems
+
+def _draw(rng: np.random.Generator) -> np.ndarray:
+    count = rng.integers(FEWEST, MOST + 1)
+    return 1 + rng.permutation(LARGEST)[:count]

@@ -1,6 +1,6 @@
 """The split of problems into those for training and those for evaluation."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from typing import TypeVar
 
@@ -59,6 +59,19 @@ def take_held_out(task_name: str, problems: Sequence[P], n: int) -> Sequence[P]:
             f"for 0 to {len(problems)}, or make the task larger (a part of its problems is held out)."
         )
     return problems[:n]
+
+
+def draw_sums(draw: Callable[[], Iterable[int]], n: int, held_out: bool) -> list[tuple[int, ...]]:
+    """`n` tuples of numbers to add from one side of the split; held-out ones all differ.
+
+    All orders of the same numbers are on the same side.
+    """
+    found: list[tuple[int, ...]] = []
+    while len(found) < n:
+        numbers = tuple(map(int, draw()))
+        if is_held_out("+".join(map(str, sorted(numbers)))) == held_out and not (held_out and numbers in found):
+            found.append(numbers)
+    return found
 
 
 def is_held_out(key: str, fraction: float = HELD_OUT_FRACTION) -> bool:
