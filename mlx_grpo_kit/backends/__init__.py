@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from mlx_grpo_kit.backends.async_grpo import train_async
     from mlx_grpo_kit.backends.checkpoints import newest_checkpoint, read_metadata
     from mlx_grpo_kit.backends.future import TrainFuture, TrainingError
-    from mlx_grpo_kit.backends.hugging_face import load_hugging_face, save_hugging_face
     from mlx_grpo_kit.backends.inference_engines import (
         Engine,
         EngineError,
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from mlx_grpo_kit.backends.torch_distributed import DistributedPyTorchTrainingBackend
     from mlx_grpo_kit.backends.torch_func_backend import TorchFuncTrainingBackend
     from mlx_grpo_kit.backends.torchax_backend import TorchaxTrainingBackend
+    from mlx_grpo_kit.backends.weights import load_hugging_face, save_hugging_face
 
 __getattr__, __dir__, _names = lazy_names(__name__)
 

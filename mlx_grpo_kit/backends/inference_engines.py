@@ -19,10 +19,9 @@ from typing import Any, NamedTuple, Protocol
 
 import anyio
 
-from mlx_grpo_kit.backends.checkpoint_weights import read_weights
 from mlx_grpo_kit.backends.checkpoints import read_metadata
 from mlx_grpo_kit.backends.future import TrainFuture
-from mlx_grpo_kit.backends.weights import flat, to_kit
+from mlx_grpo_kit.backends.weights import flat, read_weights, to_kit
 from mlx_grpo_kit.backends.worker import Worker, refusing
 from mlx_grpo_kit.generation import Rollout, generate
 from mlx_grpo_kit.generation.padding import TokenIds

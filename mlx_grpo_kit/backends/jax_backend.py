@@ -18,7 +18,7 @@ from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 from mlx_grpo_kit.backends.base import Backend, logits_of
 from mlx_grpo_kit.backends.incoming import fitting
-from mlx_grpo_kit.backends.learning_rate import rate_in
+from mlx_grpo_kit.backends.learning_rate import reported_rate
 
 STATE = "orbax"
 _ORBAX = threading.Lock()
@@ -127,8 +127,7 @@ class JAXTrainingBackend(Backend):
             injected = [each.hyperparams for each in states if hasattr(each, "hyperparams")]
             if len(injected) == 1 and "learning_rate" in injected[0]:
                 return float(injected[0]["learning_rate"])
-            return rate_in(self.optimizer, self.current_step)
-        return self.learning_rate(self.current_step) if callable(self.learning_rate) else self.learning_rate
+        return reported_rate(self.learning_rate, self.optimizer, self.current_step)
 
     def _weights(self) -> dict[str, jax.Array]:
         return by_name(self.params)

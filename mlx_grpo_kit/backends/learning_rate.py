@@ -11,6 +11,13 @@ from collections.abc import Callable
 from typing import Any
 
 
+def reported_rate(given: float | Callable[[int], float] | None, optimizer: Any, step: int) -> float:
+    """The rate of update number `step`: the one that is given, a number or a schedule, or else the optimizer's own."""
+    if given is None:
+        return rate_in(optimizer, step)
+    return given(step) if callable(given) else given
+
+
 def rate_in(optimizer: Any, step: int) -> float:
     """The rate of update number `step`, from 0; NaN unless the optimizer has exactly one scale apart from 1 and -1."""
     scales = [scale(step) if callable(scale) else scale for scale in _scales(optimizer.update, set())]

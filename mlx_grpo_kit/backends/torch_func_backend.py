@@ -16,7 +16,7 @@ from torchopt.base import GradientTransformation
 
 from mlx_grpo_kit.backends.arrays import plain_name
 from mlx_grpo_kit.backends.base import Backend, logits_of
-from mlx_grpo_kit.backends.learning_rate import rate_in
+from mlx_grpo_kit.backends.learning_rate import reported_rate
 from mlx_grpo_kit.backends.pytorch_backend import MODEL, OPTIMIZER, STATE, load_tensors
 from mlx_grpo_kit.runtime.torch_threads import use_threads
 
@@ -117,9 +117,7 @@ class TorchFuncTrainingBackend(Backend):
     def _apply_gradient(self) -> float:
         updates, self.opt_state = self.optimizer.update(self._grads, self.opt_state, params=self.params, inplace=False)
         self.params = torchopt.apply_updates(self.params, updates, inplace=False)
-        if self.learning_rate is None:
-            return rate_in(self.optimizer, self.current_step)
-        return self.learning_rate(self.current_step) if callable(self.learning_rate) else self.learning_rate
+        return reported_rate(self.learning_rate, self.optimizer, self.current_step)
 
     def _weights(self) -> dict[str, torch.Tensor]:
         held = {**self.params, **self.buffers}

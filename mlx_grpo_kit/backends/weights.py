@@ -1,20 +1,35 @@
 """Weights of any framework as the kit's parameters: one flat dictionary of arrays, under the kit's names.
 
 Frameworks differ in three ways: the arrays (torch, MLX, JAX, NumPy), the names (the kit's, or those of published
-folders and of transformers) and the nesting of the dictionary.
+folders and of transformers) and the nesting of the dictionary. So weights move from any backend's checkpoint into
+inference engines, and from and to Hugging Face folders, which transformers and mlx-lm read:
+
+    config = await load_hugging_face(backend, "Qwen3-0.6B")
+    await save_hugging_face(backend, "outputs/policy", config, tokenizer=load_tokenizer("Qwen3-0.6B"))
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from mlx_grpo_kit.backends.arrays import array_of, as_numpy, dtype_name, framework_of, plain_name
-from mlx_grpo_kit.qwen3 import Qwen3Config, param_names, validate_params
+from mlx_grpo_kit.backends.checkpoints import WAY_OUT
+from mlx_grpo_kit.files import whole_folder
+from mlx_grpo_kit.qwen3 import Qwen3Config, load_pretrained, param_names, save_pretrained, validate_params
 from mlx_grpo_kit.qwen3.params import check_finite
 from mlx_grpo_kit.qwen3.pretrained import drop_second_embedding
-from mlx_grpo_kit.qwen3.weight_files import kit_name
+from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
+from mlx_grpo_kit.qwen3.weight_files import kit_name, load_arrays
 from mlx_grpo_kit.runtime import mx
+from mlx_grpo_kit.runtime.extras import install
+
+if TYPE_CHECKING:
+    from mlx_grpo_kit.backends import TrainingBackend
+
+TORCH, SAFETENSORS, ORBAX = "pytorch_model.bin", "model.safetensors", "orbax"
 
 
 def flat(weights: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,3 +101,71 @@ def from_kit(params: Mapping[str, Any], template: Mapping[str, Any]) -> dict[str
     if unused:
         raise ValueError(f"The folder has a parameter {min(unused)!r}, which the model does not have.")
     return filled
+
+
+async def load_hugging_face(backend: TrainingBackend, folder: str | os.PathLike) -> Qwen3Config:
+    """Load the weights of a folder into a backend, in the backend's dtypes. Returns the model's configuration.
+
+    Raises FileNotFoundError and ValueError like `load_pretrained`, and ValueError if the backend's model differs from
+    the folder's. Then the backend is unchanged.
+    """
+    config, params = load_pretrained(folder, dtype=None)
+    template = await backend.get_weights().result()
+    await backend.load_weights(from_kit(params, template)).result()
+    return config
+
+
+async def save_hugging_face(
+    backend: TrainingBackend, folder: str | os.PathLike, config: Qwen3Config, *, tokenizer: Tokenizer | None = None
+) -> Path:
+    """Write a backend's weights as a folder, in their dtypes, so that loading gives the same bits.
+
+    Raises ValueError if the weights do not fit `config` or are not finite, and the errors of `save_pretrained`.
+    """
+    weights = await backend.get_weights().result()
+    return save_pretrained(folder, config, to_kit(config, weights), tokenizer=tokenizer)
+
+
+def read_weights(folder: str | os.PathLike) -> dict[str, Any]:
+    """The arrays of any backend's checkpoint by name, as arrays of its framework, read without running pickles.
+
+    `read_metadata` must have checked its files.
+
+    Raises ValueError if they cannot be read, and ImportError if that needs a package which is not installed.
+    """
+    folder = whole_folder(folder)
+    if (folder / TORCH).exists():
+        import torch
+
+        try:
+            weights = torch.load(folder / TORCH, map_location="cpu", weights_only=True)
+        except Exception as error:  # errors of zipfile, pickle and torch, of many kinds
+            raise ValueError(f"{folder / TORCH} cannot be read ({type(error).__name__}: {error}). {WAY_OUT}") from error
+    elif (folder / SAFETENSORS).exists():
+        weights = load_arrays(folder / SAFETENSORS)
+        mx.eval(weights)
+    elif (folder / ORBAX).exists():
+        weights = _read_orbax(folder / ORBAX)
+    else:
+        raise ValueError(f"{folder} contains no weights; expected {TORCH}, {SAFETENSORS} or a folder {ORBAX}.")
+    if not isinstance(weights, dict):
+        raise ValueError(f"{folder} contains a {type(weights).__name__}; expected a dictionary of arrays by name.")
+    return flat(weights)
+
+
+def _read_orbax(folder: Path) -> Any:
+    try:
+        import jax
+        import orbax.checkpoint as ocp
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"{folder} was written by JAX: reading it needs {error.name}. Install it: {install('backends')}"
+        ) from error
+    path = folder.absolute()
+    try:
+        with ocp.StandardCheckpointer() as checkpointer:
+            saved = checkpointer.metadata(path).item_metadata.tree
+            target = jax.tree.map(lambda each: jax.ShapeDtypeStruct(each.shape, each.dtype), saved)
+            return checkpointer.restore(path, target)["weights"]
+    except Exception as error:  # errors of tensorstore, json and orbax
+        raise ValueError(f"{path} cannot be read ({type(error).__name__}: {error}). {WAY_OUT}") from error

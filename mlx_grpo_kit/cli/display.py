@@ -185,7 +185,8 @@ class RunDisplay:
 
     def _bar(self) -> RenderableType:
         done = self._step.step
-        time_left = f"{clock(self._seconds_left())} left" if done < self.max_steps else f"in {clock(self._elapsed())}"
+        elapsed = clock(self._step_began - self._started)
+        time_left = f"{clock(self._seconds_left())} left" if done < self.max_steps else f"in {elapsed}"
         row = Table.grid(padding=(0, 2))
         row.add_row(ProgressBar(self.max_steps, done, width=SPARKLINE_WIDTH), f"{done}/{self.max_steps}", time_left)
         return row
@@ -205,9 +206,6 @@ class RunDisplay:
         since = time.monotonic() - self._step_began
         a_step = sum(self._seconds) / len(self._seconds)
         return max((self.max_steps - self._step.step) * a_step - since, 0.0)
-
-    def _elapsed(self) -> float:
-        return self._step_began - self._started
 
 
 def sparkline(values: Sequence[float], width: int = SPARKLINE_WIDTH) -> str:

@@ -8,7 +8,7 @@ import os
 import platform
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -304,7 +304,11 @@ def put_as_chat(settings: RunSettings, tokenizer: Tokenizer, wanted: bool | None
         )
     can = bool(tokenizer.chat_template) and hasattr(task, "in_chat")
     settings = replace(settings, chat=can if wanted is None else wanted)
-    if settings.args["chat_template_kwargs"] and not settings.chat and isinstance(_a_prompt(task), str):
+    if (
+        settings.args["chat_template_kwargs"]
+        and not settings.chat
+        and isinstance(held_out_problems(task, 1)[0].prompt, str)
+    ):
         why = "--no-chat is given"
         if not can:
             lacks = f"{type(task).__name__} has no in_chat(*, thinking=False)"
@@ -314,10 +318,6 @@ def put_as_chat(settings: RunSettings, tokenizer: Tokenizer, wanted: bool | None
             f"{why}. Leave them out."
         )
     return settings
-
-
-def _a_prompt(task: Task) -> str | Sequence[Mapping[str, Any]]:
-    return held_out_problems(task, 1)[0].prompt
 
 
 def fitted(settings: RunSettings, task: Task) -> RunSettings:

@@ -20,7 +20,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from mlx_grpo_kit.assets.make.tiny_chat import make_model
+from mlx_grpo_kit.assets.make.tiny_chat import make
 from mlx_grpo_kit.generation import SamplingConfig
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer, compute_grpo_loss
 from mlx_grpo_kit.grpo.conversations import neutral_result, suffix_ids, tool_message
@@ -118,7 +118,8 @@ def folder(tmp_path_factory):
     """A made Qwen3 with the template that TRL trains Qwen3 by."""
     import trl
 
-    path = make_model(tmp_path_factory.mktemp("made") / "model")
+    path = tmp_path_factory.mktemp("made") / "model"
+    make(path, steps=0)
     template = Path(trl.__file__).parent / "chat_templates" / "qwen3_training.jinja"
     (path / "chat_template.jinja").write_text(template.read_text(encoding="utf-8"), encoding="utf-8")
     (path / "mlx_grpo_kit.json").unlink()  # the kit's list of what it wrote

@@ -7,6 +7,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import cycle
 from pathlib import Path
@@ -35,6 +36,14 @@ CONFIG = Qwen3Config(
     max_position_embeddings=256,
     tie_word_embeddings=True,
 )
+
+
+def config_for(tokenizer: Tokenizer, max_position_embeddings: int) -> Qwen3Config:
+    """The same sizes for another vocabulary: as in Qwen3, some rows of the embedding are unused."""
+    vocab_size = -(-tokenizer.vocab_size // 128) * 128
+    return replace(CONFIG, vocab_size=vocab_size, max_position_embeddings=max_position_embeddings)
+
+
 Pupil = Callable[[Problem, np.random.Generator], str]
 # The characters of the longest prompt and answer, plus the end token: `99+99=198` and `99 from 9 9 9:(9+9)*9`. For long
 # sums it is `19+19+19+19+19=` and 60 more characters: longer answers are cut off there.

@@ -11,7 +11,6 @@ model learns to chat by imitating sloppy pupils, who answer at once, think first
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 from typing import NamedTuple
@@ -24,7 +23,7 @@ from tokenizers import normalizers
 from mlx_grpo_kit.assets import TINY
 from mlx_grpo_kit.assets.make import imitation
 from mlx_grpo_kit.assets.make.tiny import sloppy_sum
-from mlx_grpo_kit.qwen3 import Qwen3Config, init_params, load_pretrained, load_tokenizer, save_pretrained
+from mlx_grpo_kit.qwen3 import Qwen3Config, load_pretrained, load_tokenizer, save_pretrained
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.tasks import Addition, Countdown, Problem
 from mlx_grpo_kit.tasks.chat import IN_TAGS
@@ -74,25 +73,6 @@ def make_tokenizer(folder: Path | str, vocab_size: int = 480) -> None:
     readable = (*TOOLS, *FILLING, *THOUGHTS)
     texts = [*_chats(), PROSE]
     imitation.make_bpe(folder, texts, vocab_size, WORDS, SPECIAL, readable, settings, sampling, normalizers.NFC())
-
-
-def make_model(folder: Path | str, seed: int = 0, **settings: int) -> Path:
-    """Write a whole folder, with initial weights from `seed`, in two or more shards of bfloat16. Return its path.
-
-    Args:
-        folder: the target, as for `save_pretrained`.
-        seed: the seed of the weights.
-        settings: fields of the configuration, such as `num_hidden_layers=4`.
-    """
-    tokenizer = imitation.made_tokenizer(make_tokenizer)
-    config = made_config(tokenizer, **settings)
-    return save(folder, config, init_params(config, seed=seed), tokenizer)
-
-
-def made_config(tokenizer: Tokenizer, **settings: int) -> Qwen3Config:
-    """Qwen3-0.6B's configuration, scaled down: its ratio of heads, its tied embedding, and unused vocabulary rows."""
-    small = {"vocab_size": -(-tokenizer.vocab_size // 128) * 128, "max_position_embeddings": 2048}
-    return replace(imitation.CONFIG, **(small | settings))
 
 
 def save(folder: Path | str, config: Qwen3Config, params: dict[str, mx.array], tokenizer: Tokenizer) -> Path:
@@ -151,9 +131,9 @@ BATCH, LENGTHS = 64, {at_once: 42, with_thought: 64, in_words: 64}
 
 
 def make(folder: Path | str, steps: int = 1200, learning_rate: float = 3e-3, seed: int = 0) -> list[float]:
-    """Write a folder like `make_model`, with a model trained on `steps` batches of chats. Return the losses."""
+    """Write a whole folder, with a model trained on `steps` batches of chats. Return the losses."""
     tokenizer = imitation.made_tokenizer(make_tokenizer)
-    config = made_config(tokenizer)
+    config = imitation.config_for(tokenizer, max_position_embeddings=2048)
     params = from_tiny(config, tokenizer, seed)
     rate = optim.cosine_decay(learning_rate, steps, learning_rate / 50)
     params, losses = imitation.imitate(config, params, _batches(tokenizer, np.random.default_rng(seed)), rate, steps)

@@ -9,7 +9,6 @@ JSON, numbers copied wrongly, results that are ignored, guesses that earlier ans
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 from typing import NamedTuple
@@ -145,7 +144,7 @@ def make_tokenizer(folder: Path | str, vocab_size: int = 376) -> None:
 def make(folder: Path | str, steps: int = 2000, learning_rate: float = 3e-3, seed: int = 0) -> list[float]:
     """Train a model on `steps` batches of conversations and write its folder. Returns the losses."""
     tokenizer = imitation.made_tokenizer(make_tokenizer)
-    config = replace(imitation.CONFIG, vocab_size=-(-tokenizer.vocab_size // 128) * 128, max_position_embeddings=512)
+    config = imitation.config_for(tokenizer, max_position_embeddings=512)
     params = init_params(config, seed=seed)
     rate = optim.join_schedules(
         [optim.linear_schedule(0, learning_rate, 100), optim.cosine_decay(learning_rate, steps, learning_rate / 50)],

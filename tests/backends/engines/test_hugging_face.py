@@ -7,8 +7,7 @@ import trio
 from transformers import Qwen3ForCausalLM
 
 from mlx_grpo_kit.backends.arrays import array_of, framework_of
-from mlx_grpo_kit.backends.hugging_face import load_hugging_face, save_hugging_face
-from mlx_grpo_kit.backends.weights import as_numpy, flat, from_kit, to_kit
+from mlx_grpo_kit.backends.weights import as_numpy, flat, from_kit, load_hugging_face, save_hugging_face, to_kit
 from mlx_grpo_kit.qwen3 import Qwen3Config, init_params, load_pretrained, param_names, save_pretrained
 from mlx_grpo_kit.qwen3.weight_files import hugging_face_name
 from mlx_grpo_kit.runtime import mx
