@@ -304,11 +304,8 @@ def put_as_chat(settings: RunSettings, tokenizer: Tokenizer, wanted: bool | None
         )
     can = bool(tokenizer.chat_template) and hasattr(task, "in_chat")
     settings = replace(settings, chat=can if wanted is None else wanted)
-    if (
-        settings.args["chat_template_kwargs"]
-        and not settings.chat
-        and isinstance(held_out_problems(task, 1)[0].prompt, str)
-    ):
+    for_chats = settings.args["chat_template_kwargs"] and not settings.chat
+    if for_chats and isinstance(held_out_problems(task, 1)[0].prompt, str):
         why = "--no-chat is given"
         if not can:
             lacks = f"{type(task).__name__} has no in_chat(*, thinking=False)"

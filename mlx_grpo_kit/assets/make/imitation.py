@@ -36,18 +36,16 @@ CONFIG = Qwen3Config(
     max_position_embeddings=256,
     tie_word_embeddings=True,
 )
+Pupil = Callable[[Problem, np.random.Generator], str]
+# The characters of the longest prompt and answer, plus the end token: `99+99=198` and `99 from 9 9 9:(9+9)*9`. For long
+# sums it is `19+19+19+19+19=` and 60 more characters: longer answers are cut off there.
+HOMEWORK_LENGTH = {"addition": 10, "countdown": 22, "long-sum": 75}
 
 
 def config_for(tokenizer: Tokenizer, max_position_embeddings: int) -> Qwen3Config:
     """The same sizes for another vocabulary: as in Qwen3, some rows of the embedding are unused."""
     vocab_size = -(-tokenizer.vocab_size // 128) * 128
     return replace(CONFIG, vocab_size=vocab_size, max_position_embeddings=max_position_embeddings)
-
-
-Pupil = Callable[[Problem, np.random.Generator], str]
-# The characters of the longest prompt and answer, plus the end token: `99+99=198` and `99 from 9 9 9:(9+9)*9`. For long
-# sums it is `19+19+19+19+19=` and 60 more characters: longer answers are cut off there.
-HOMEWORK_LENGTH = {"addition": 10, "countdown": 22, "long-sum": 75}
 
 
 def homework_batch(
