@@ -119,7 +119,7 @@ def folder(tmp_path_factory):
     import trl
 
     path = tmp_path_factory.mktemp("made") / "model"
-    make(path, steps=0)
+    make(path, steps=1)
     template = Path(trl.__file__).parent / "chat_templates" / "qwen3_training.jinja"
     (path / "chat_template.jinja").write_text(template.read_text(encoding="utf-8"), encoding="utf-8")
     (path / "mlx_grpo_kit.json").unlink()  # the kit's list of what it wrote
