@@ -21,6 +21,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
@@ -95,6 +96,7 @@ async def train_async(
     Raises ValueError for settings out of range and for a task with tools. In the loop it raises TaskError and
     RewardError like the trainer, and errors of the backend and engines.
     """
+    engines = [*engines]
     _check(engines, max_lag=max_lag, num_prompts=num_prompts, num_generations=num_generations)
     if task_tools(task) is not None:
         raise ValueError("The task has tools, but inference engines write only one turn. Train it with GRPOTrainer.")
@@ -174,24 +176,22 @@ class _Written(NamedTuple):
     updates: int
 
 
+@dataclass(eq=False)
 class _Run:
     """The two sides of a run: `write` writes batches, and each step of the iterator learns and publishes weights."""
 
-    def __init__(
-        self,
-        backend: TrainingBackend,
-        engines: Sequence[Engine],
-        tokenizer: Tokenizer,
-        task: Task,
-        args: GRPOConfig,
-        max_steps: int,
-        max_lag: int,
-    ):
-        self.backend, self.engines, self.max_steps, self.max_lag, self.args = (
-            backend, [*engines], max_steps, max_lag, args,
-        )  # fmt: skip
-        self.sampler, self.advantages = PolicySampler(tokenizer, task, args), GroupAdvantages(args)
-        self.rewards = TaskRewards(task.reward_funcs, args, self.sampler.max_completion_length)
+    backend: TrainingBackend
+    engines: Sequence[Engine]
+    tokenizer: Tokenizer
+    task: Task
+    args: GRPOConfig
+    max_steps: int
+    max_lag: int
+
+    def __post_init__(self):
+        args = self.args
+        self.sampler, self.advantages = PolicySampler(self.tokenizer, self.task, args), GroupAdvantages(args)
+        self.rewards = TaskRewards(self.task.reward_funcs, args, self.sampler.max_completion_length)
         self.sampling = args.sampling(self.sampler.max_completion_length)
         self.weights: Mapping[str, Any] = {}
         self.updates = -1
@@ -231,7 +231,7 @@ class _Run:
     async def _batch(self, number: int, updates: int) -> _Written:
         problems, prompts, seed = self.sampler.draw(number)
         rollout, _ = await generate_together(
-            self.engines, prompts, self.args.num_generations, self.sampling, self.sampler.tokenizer.eos_token_ids, seed
+            self.engines, prompts, self.args.num_generations, self.sampling, self.tokenizer.eos_token_ids, seed
         )
         completions = self.sampler.completions(problems, prompts, rollout)
         # Score in a thread, because a reward function may be slow, while learning continues.

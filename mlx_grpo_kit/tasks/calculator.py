@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -38,16 +38,13 @@ class Calculator:
 
     Args:
         reward_funcs: functions instead of the default `[correct]`.
-        tools: functions instead of the default `[calculate]`.
     """
 
     name, max_completion_length = "calculator", 160
 
-    def __init__(
-        self, reward_funcs: Sequence[RewardFunc] | RewardFunc | None = None, tools: Sequence[Callable] | None = None
-    ):
+    def __init__(self, reward_funcs: Sequence[RewardFunc] | RewardFunc | None = None):
         self.reward_funcs = [correct] if reward_funcs is None else as_reward_funcs(reward_funcs)
-        self.tools = [calculate] if tools is None else list(tools)
+        self.tools = [calculate]
 
     @staticmethod
     def problem(numbers: Sequence[int]) -> Problem:
@@ -62,5 +59,4 @@ class Calculator:
         rng = np.random.default_rng(0)
         return [*map(self.problem, draw_sums(lambda: rng.integers(100, 1000, 3), n, held_out=True))]
 
-    def is_correct(self, problem: Problem, completion: str) -> bool:
-        return _is_sum(problem, completion)
+    is_correct = staticmethod(_is_sum)

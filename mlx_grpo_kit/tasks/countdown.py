@@ -126,8 +126,7 @@ class Countdown:
     def held_out(self, n: int) -> list[Problem]:
         return take_held_out(self.name, self._held_out, n)
 
-    def is_correct(self, problem: Problem, completion: str) -> bool:
-        return _is_right(problem, completion)
+    is_correct = staticmethod(_is_right)
 
     def in_chat(self, *, thinking: bool = False) -> InChat:
         """The same games asked in words; `5 * 3 + 9 = 24` is an answer too, if the equation is true."""

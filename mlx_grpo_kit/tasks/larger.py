@@ -60,8 +60,7 @@ class Larger:
     def held_out(self, n: int) -> list[Problem]:
         return [self.problem(a, b) for a, b in take_held_out(self.name, self._held_out, n)]
 
-    def is_correct(self, problem: Problem, completion: str) -> bool:
-        return _is_larger(problem, completion)
+    is_correct = staticmethod(_is_larger)
 
     def in_chat(self, *, thinking: bool = False) -> InChat:
         """The same pairs asked in words, without an instruction: `Which number is larger, 21 or 18?`"""

