@@ -37,12 +37,10 @@ from mlx_grpo_kit.grpo.advantages import GroupAdvantages
 from mlx_grpo_kit.grpo.batch import Batch
 from mlx_grpo_kit.grpo.config import GRPOConfig
 from mlx_grpo_kit.grpo.metrics import batch_metrics
-from mlx_grpo_kit.grpo.prompts import encode_prompts
 from mlx_grpo_kit.grpo.rewards import TaskRewards
 from mlx_grpo_kit.grpo.sampler import PolicySampler
 from mlx_grpo_kit.grpo.state import TrainStep
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
-from mlx_grpo_kit.tasks.calls import are_correct, held_out_problems
 from mlx_grpo_kit.tasks.task import Task
 from mlx_grpo_kit.tasks.tools import task_tools
 
@@ -124,18 +122,6 @@ async def train_async(
             error = error.exceptions[0]
     if error is not None:
         raise error
-
-
-async def held_out_accuracy(
-    engines: Sequence[Engine], tokenizer: Tokenizer, task: Task, num_problems: int = 256, seed: int = 0
-) -> float:
-    """The share of held-out problems that the inference engines answer rightly, sampled at temperature 1."""
-    problems = held_out_problems(task, num_problems)
-    prompts = encode_prompts(tokenizer, task, GRPOConfig(), problems)
-    sampling = SamplingConfig(task.max_completion_length)
-    rollout, _ = await generate_together(engines, prompts, 1, sampling, tokenizer.eos_token_ids, seed)
-    texts = [*map(tokenizer.read, rollout.completions, prompts)]
-    return float(np.mean(are_correct(task, problems, texts)))
 
 
 async def generate_together(

@@ -72,11 +72,6 @@ class ProcessEngine:
             self.close()
             raise
 
-    @property
-    def process_id(self) -> int:
-        """The id of the engine's process."""
-        return self._process.pid
-
     def load_weights(self, weights: Mapping[str, Any], version: int, *, allow_older: bool = False) -> TrainFuture[int]:
         arrays = {name: as_numpy(value) for name, value in flat(weights).items()}
         return self._submit("load_weights", (arrays, version, allow_older))

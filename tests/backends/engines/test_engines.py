@@ -267,11 +267,11 @@ def test_a_process_that_dies_is_named_and_the_others_are_served(tiny, make_backe
     config, params, _ = tiny
     checkpoint = trio.run(make_backend(TINY).save_checkpoint, 1)
     with ProcessEngine(config, params, name="mortal") as mortal, MLXEngine(config, name="other") as other:
-        os.kill(mortal.process_id, signal.SIGKILL)
+        os.kill(mortal._process.pid, signal.SIGKILL)
         with pytest.raises(WeightSyncError, match=r"'mortal'.*ended by signal SIGKILL.*'other'\.$") as caught:
             trio.run(sync_weights_to_engines, [mortal, other], checkpoint)
         assert [each.weight_version for each in caught.value.served] == [0, 1]
-        with pytest.raises(EngineError, match=rf"engine 'mortal' is gone: its process {mortal.process_id} ended by"):
+        with pytest.raises(EngineError, match=rf"engine 'mortal' is gone: its process {mortal._process.pid} ended by"):
             mortal.generate(PROMPTS).wait()
 
 
@@ -284,7 +284,7 @@ from mlx_grpo_kit.qwen3 import load_pretrained
 config, params = load_pretrained(TINY)
 engine = ProcessEngine(config, params)
 future = engine.generate([[5] * 4] * 512, sampling=SamplingConfig(100))  # in flight
-print(engine.process_id, flush=True)
+print(engine._process.pid, flush=True)
 if sys.argv[1] == "killed":
     os.kill(os.getpid(), 9)
 elif sys.argv[1] == "raises":
@@ -308,6 +308,6 @@ def test_closing_ends_the_process_whatever_it_does(tiny):
     future = engine.generate([[5] * 4] * 512, sampling=SamplingConfig(100))
     engine.close()
     engine.close()
-    assert is_gone(engine.process_id)
+    assert is_gone(engine._process.pid)
     with pytest.raises((EngineError, RuntimeError)):
         future.wait(20)
