@@ -8,6 +8,7 @@ import pytest
 
 from mlx_grpo_kit.assets import TINY_TOOLS
 from mlx_grpo_kit.assets.make import tiny_tools
+from mlx_grpo_kit.assets.make.imitation import padded_rows
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
 from mlx_grpo_kit.grpo.conversations import suffix_ids
 from mlx_grpo_kit.grpo.recipe import default_args
@@ -41,7 +42,7 @@ def test_imitated_conversations_are_rollouts(model):
     for task, user, length, _ in tiny_tools.CORPUS:
         for problem in task.sample(rng, 50):
             turns = user(problem, rng)
-            ids, counted = tiny_tools.conversations(tokenizer, task, [(problem, turns)], length)
+            ids, counted = padded_rows(tokenizer, [tiny_tools.pieces(tokenizer, task, problem, turns)], length)
             ids, counted = np.array(ids)[0], np.array(counted)[0].astype(bool)
             written = tokenizer.decode(ids[counted].tolist(), skip_special_tokens=False)
             assert written == "".join(turn.text + "<|im_end|>" for turn in turns)

@@ -160,10 +160,11 @@ def _batches(tokenizer: Tokenizer, rng: np.random.Generator) -> Iterator[tuple[m
     """Yield batches of conversations, of each task in turn. The tokens that the user wrote count."""
     for task, user, length, batch_size in cycle(CORPUS):
         pairs = [(problem, user(problem, rng)) for problem in task.sample(rng, batch_size)]
-        yield imitation.padded_rows(tokenizer, (_pieces(tokenizer, task, *pair) for pair in pairs), length)
+        yield imitation.padded_rows(tokenizer, (pieces(tokenizer, task, *pair) for pair in pairs), length)
 
 
-def _pieces(tokenizer: Tokenizer, task: Calculator | GuessTheNumber, problem: Problem, turns: Sequence[Turn]):
+def pieces(tokenizer: Tokenizer, task: Calculator | GuessTheNumber, problem: Problem, turns: Sequence[Turn]):
+    """Yield the token ids of each part of a conversation, and True for those that the user wrote."""
     yield tokenizer.encode_prompt(problem.prompt, tools=task_tools(task).schemas(problem)), False
     for turn in turns:
         yield imitation.written(tokenizer, turn.text), True
