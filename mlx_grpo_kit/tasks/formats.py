@@ -1,6 +1,6 @@
 """Rewards for the form of an answer, whatever its content: a stepping stone while right answers are rare.
 
-    from mlx_grpo_kit.tasks.formats import DIGITS, THINK_ANSWER, format_reward, tagged, tags_reward
+    from mlx_grpo_kit.tasks.formats import DIGITS, THINK_ANSWER, format_reward, tags_reward
 
     Addition(reward_funcs=[correct, format_reward(DIGITS, value=0.1)])       # strict: the whole text has the form
     MyTask(reward_funcs=[correct, tags_reward(value=0.1)])                   # soft: a share for each tag in the right
@@ -80,15 +80,3 @@ def tags_reward(value: float = 1.0, *, tags: Sequence[str] = TAGS, name: str = "
 
     reward.__name__ = name
     return reward
-
-
-def tagged(text: str, tag: str = "answer") -> str | None:
-    """The text between `<tag>` and `</tag>`, without white space around it; None unless there is exactly one pair.
-
-    Exactly one, because a policy that may give several answers and is rewarded for the best gives them all.
-    """
-    opening, closing = f"<{tag}>", f"</{tag}>"
-    if len(text) > MAX_CHARACTERS or text.count(opening) != 1 or text.count(closing) != 1:
-        return None
-    start, end = text.find(opening) + len(opening), text.find(closing)
-    return text[start:end].strip() if start <= end else None

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from mlx_grpo_kit.tasks.formats import DIGITS, MAX_CHARACTERS, THINK_ANSWER, format_reward, tagged, tags_reward
+from mlx_grpo_kit.tasks.formats import DIGITS, MAX_CHARACTERS, THINK_ANSWER, format_reward, tags_reward
 from mlx_grpo_kit.tasks.signatures import takes_names
 from tests.tasks.hostile import every_hostile_text
 
@@ -63,7 +63,6 @@ def test_digits_and_then_the_end():
 def test_no_hostile_text_has_a_form(hostile_text):
     functions = (format_reward(THINK_ANSWER), tags_reward(), format_reward(THINK_ANSWER, strict=False))
     assert [scores(function, [hostile_text]) for function in functions] == [[0.0]] * 3
-    assert tagged(hostile_text) is None
 
 
 @pytest.mark.parametrize(
@@ -99,19 +98,6 @@ def test_what_is_too_long_has_no_form():
 def test_a_share_for_each_tag_in_its_place(text, share):
     assert scores(tags_reward(), [text]) == [share]
     assert scores(tags_reward(0.4, tags=("<think>", "</think>", "<answer>", "</answer>")), [text]) == [0.4 * share]
-
-
-def test_tagged():
-    assert tagged("<think>7</think><answer> 46 </answer>") == "46"
-    assert tagged("<b>x</b>", "b") == "x"
-    for text in (
-        "46",
-        "<answer>1</answer><answer>2</answer>",
-        "</answer>46<answer>",
-        "<answer>46",
-        "<answer>1<answer>",
-    ):
-        assert tagged(text) is None, text
 
 
 def test_a_pattern_that_is_none():
