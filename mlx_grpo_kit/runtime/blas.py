@@ -249,16 +249,3 @@ def _run_uncompiled() -> None:
 
 if sys.platform == "linux" and kernels is None and mx.default_device() == mx.cpu and shutil.which("g++"):
     _run_uncompiled()
-
-__all__ = [
-    "VARIABLE",
-    "all_cores",
-    "bound",
-    "candidates",
-    "global_blas",
-    "kernels",
-    "mx",
-    "preload",
-    "reason",
-    "wheel_has_reference_blas",
-]
