@@ -247,13 +247,16 @@ class Backend(ABC):
 
         Raises TrainingError for a failed operation whose error was never raised.
         """
-        self._worker.close()
+        self._close(finish=True)
+
+    def _close(self, finish: bool) -> None:
+        self._worker.close(finish)
 
     def __enter__(self):
         return self
 
     def __exit__(self, kind, error, traceback) -> None:
-        self._worker.close(finish=error is None)
+        self._close(finish=error is None)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} step {self.current_step}, weight version {self.weight_version}>"

@@ -66,15 +66,9 @@ class DistributedPyTorchTrainingBackend(PyTorchTrainingBackend):
 
         return self._submit("forward_backward", together)
 
-    def close(self) -> None:
+    def _close(self, finish: bool) -> None:
         try:
-            super().close()
-        finally:
-            self._ranks.leave()
-
-    def __exit__(self, *error: object) -> None:
-        try:
-            super().__exit__(*error)
+            super()._close(finish)
         finally:
             self._ranks.leave()
 
