@@ -36,11 +36,8 @@ from mlx_grpo_kit.tasks.catalogue import TASKS
 DATA_FILES = ("path", "held_out_path")
 """The arguments of a task that are files of problems."""
 
-# The sizes at which both learners were measured in the same step, on two cores (tests/benchmarks/test_step.py), torch's
-# against MLX's: on an AMD EPYC (Zen 4) 0.8 million parameters took 165 against 254 ms, 5.2 million 495 against 793 ms.
-# While MLX still sampled for torch's learner, they took 142 against 144 and 541 against 582 ms on a Zen 5, 189 against
-# 248 and 684 against 775 ms on an Intel Xeon, and Qwen3-0.6B's shape 35 against 41 s on the Zen 5. Nothing is said of
-# smaller and of larger models.
+# The sizes at which both learners were measured in the same step, on two x86-64 cores, and how much less time torch's
+# took (the guide on speed; tests/benchmarks/test_step.py). Nothing is said of smaller and of larger models.
 MEASURED = (750_000, 700_000_000)
 SAVED = "1 to 38%"
 
