@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from ipywidgets import Checkbox, Dropdown, FloatLogSlider
 
 from mlx_grpo_kit.course.chapters.chapter_06.pictures.step_sizes import (
     STEPS,
@@ -14,7 +13,6 @@ from mlx_grpo_kit.course.chapters.chapter_06.pictures.step_sizes import (
     slope_errors,
 )
 from mlx_grpo_kit.course.chapters.chapter_06.pictures.switchboard import draw_patients, draw_switch, draw_verdicts
-from mlx_grpo_kit.viz import Panel
 from mlx_grpo_kit.viz.error_maps import draw_check, short, tiles
 
 
@@ -71,25 +69,20 @@ def test_float32_is_computed_in_float32():
     assert measured_slope(np.sin, 1.0, 1e-9, "both sides", "float64") == pytest.approx(math.cos(1.0), rel=1e-6)
 
 
-def test_the_panel_of_steps():
-    functions = {"sin(x)": (np.sin, np.cos), "|x|": (np.abs, np.sign)}
-    panel = Panel(
-        lambda function, method, h: draw_step_sizes(*functions[function], 1.0, h, method=method, name=function),
-        function=Dropdown(options=list(functions)),
-        method=Dropdown(options=["one side", "both sides", "complex step"], value="both sides"),
-        h=FloatLogSlider(1e-5, min=-13, max=0),
-    )
-    assert panel.picture.alt.startswith("The slope of sin(x) at x = 1 in float64, by both sides. With h = 1.0e-05 the")
-    assert "a V: rounding on its left arm" in panel.picture.alt
-    assert 'stroke-width="2.4"' in panel.picture.svg
-    # The digits that are written: cos(1) is 0.5403023058681398.
-    assert ">+0.5403023058681398</tspan>" in panel.picture.svg
-    panel.set(h=1e-12)
-    assert "Grey digits cancel; 5 remain" in panel.picture.svg
-    panel.set(method="complex step")
-    assert "All digits agree." in panel.picture.svg
-    panel.set(function="|x|")
-    assert "a flat line: this method is wrong here" in panel.picture.alt
+def test_the_words_and_the_digits_of_a_step():
+    def draw(functions, h, method):
+        chart, words = draw_step_sizes(*functions, 1.0, h, method=method, name="f")
+        return words, chart.svg(words)
+
+    sine = (np.sin, np.cos)
+    words, svg = draw(sine, 1e-5, "both sides")
+    assert words.startswith("The slope of f at x = 1 in float64, by both sides. With h = 1.0e-05 the")
+    assert "a V: rounding on its left arm" in words
+    assert 'stroke-width="2.4"' in svg
+    assert ">+0.5403023058681398</tspan>" in svg  # the digits of cos(1)
+    assert "Grey digits cancel; 5 remain" in draw(sine, 1e-12, "both sides")[1]
+    assert "All digits agree." in draw(sine, 1e-12, "complex step")[1]
+    assert "a flat line: this method is wrong here" in draw((np.abs, np.sign), 1e-12, "complex step")[0]
 
 
 def test_a_step_must_be_positive():
@@ -187,25 +180,20 @@ TRIAL = {
 
 
 def test_a_switch_shows_formula_maps_and_verdicts():
-    panel = Panel(
-        lambda broken: draw_switch(
-            **TRIAL, is_broken=broken, verdicts={"mine": "caught" if broken else "passed", "sum": "missed"}
-        ),
-        broken=Checkbox(True),
-    )
-    formulas, values, backward, difference = panel.picture.figure.axes
+    figure, words = draw_switch(**TRIAL, is_broken=True, verdicts={"mine": "caught", "sum": "missed"})
+    formulas, values, backward, difference = figure.axes
     assert "broken  (in use)" in texts(formulas)
     assert {"\N{CHECK MARK} caught", "\N{BALLOT X} missed"} <= set(texts(formulas))
     assert image(values).tolist() == [[-1, -2]]
     assert image(backward).tolist() == [[1, 2]]
     assert image(difference).tolist() == [[2, 4]]
-    assert panel.picture.alt == (
+    assert words == (
         "neg: a sign is lost. The rule in use is broken: x: g. Backward's gradient has 2 of 2 "
         "wrong, by up to 4. mine: caught; sum: missed."
     )
-    panel.set(broken=False)
-    assert "right  (in use)" in texts(panel.picture.figure.axes[0])
-    assert "The rule in use is right: x: -g." in panel.picture.alt
+    figure, words = draw_switch(**TRIAL, is_broken=False, verdicts={"mine": "passed", "sum": "missed"})
+    assert "right  (in use)" in texts(figure.axes[0])
+    assert "The rule in use is right: x: -g." in words
 
 
 def test_the_table_counts_what_was_missed():

@@ -4,7 +4,6 @@ import re
 
 import numpy as np
 import pytest
-from ipywidgets import Checkbox, IntSlider
 from matplotlib.colors import to_rgb
 
 from mlx_grpo_kit.course.chapters.chapter_07.pictures.digits import (
@@ -16,7 +15,6 @@ from mlx_grpo_kit.course.chapters.chapter_07.pictures.digits import (
     draw_reading,
 )
 from mlx_grpo_kit.course.chapters.chapter_07.pictures.paint import SPILL, PaintBox, dab
-from mlx_grpo_kit.viz import Panel
 from mlx_grpo_kit.viz.style import COLORS
 
 IMAGE = np.arange(12.0).reshape(3, 4) / 11
@@ -117,26 +115,6 @@ def test_the_confusion_matrix_counts():
     assert [text.get_weight() for text in axis.texts] == ["normal", "bold", "normal", "bold"]
     assert words == "t. 4 of 6 images are on the diagonal: the network read them correctly. Mistaken: 0 for 1, 2 for 0."
     assert draw_confusion([1], [1])[1].endswith("None is wrong.")
-
-
-def test_the_panel_of_mistakes():
-    images, labels = np.stack([IMAGE, 1 - IMAGE, IMAGE * 0]), [1, 8, 1]
-    wrong = [1]
-
-    charts = []
-
-    def look(number, only_mistakes):
-        which = wrong[number % len(wrong)] if only_mistakes else number
-        charts.append(
-            draw_reading(images[which], PROBABILITIES, labels[which], images[which] - 0.5, title=f"digit {which}")
-        )
-        return charts[-1]
-
-    panel = Panel(look, number=IntSlider(0, max=2), only_mistakes=Checkbox(False))
-    assert panel.picture.alt.startswith("digit 0. The network says 1 with 55%, which is right.")
-    panel.set(only_mistakes=True)
-    assert panel.picture.alt.startswith("digit 1. The network says 1 with 55%; it is an 8.")
-    np.testing.assert_array_equal(charts[-1][0].areas[0].numbers, 1 - IMAGE)
 
 
 # -- the sheet --------------------------------------------------------------------------------------------------------

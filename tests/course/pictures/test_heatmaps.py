@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from ipywidgets import Dropdown, IntSlider
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 
@@ -13,7 +12,6 @@ from mlx_grpo_kit.course.pictures.heatmaps import (
     draw_gradient_heatmap,
     draw_matrices,
 )
-from mlx_grpo_kit.viz import Panel
 from mlx_grpo_kit.viz.style import NEGATIVE
 
 MINUS = "\N{MINUS SIGN}"
@@ -145,17 +143,3 @@ def test_matrices_are_side_by_side():
     assert len(frames(figure)) == 1
     assert colors_of(figure, "0.5") == {to_rgb("#f3f3f3")}
     assert colors_of(figure, f"{MINUS}0.25") != colors_of(figure, "0.25")
-
-
-def test_the_panel_follows_its_sliders():
-    def draw(operation, i, j):
-        g = np.zeros((2, 2))
-        g[i, j] = 1
-        out, grad = (2 * X, 2 * g) if operation == "2 * x" else (X**2, 2 * X * g)
-        return draw_gradient_heatmap(operation, {"x": X}, out, g, {"x": grad})
-
-    panel = Panel(draw, operation=Dropdown(options=["2 * x", "x ** 2"]), i=IntSlider(0, max=1), j=IntSlider(0, max=1))
-    assert panel.picture.alt.endswith("out[0, 0] = 2: only x[0, 0] gets a gradient, 2.")
-    panel.set(i=1, operation="x ** 2")
-    assert panel.picture.alt.endswith("out[1, 0] = 9: only x[1, 0] gets a gradient, 6.")
-    assert 'alt="Heatmaps of x ** 2.' in panel.picture.html

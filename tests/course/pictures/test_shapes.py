@@ -7,7 +7,6 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
-from ipywidgets import Checkbox, Dropdown
 
 from mlx_grpo_kit.course.chapters.chapter_04.pictures.reductions import draw_sum
 from mlx_grpo_kit.course.chapters.chapter_04.pictures.shapes import (
@@ -20,7 +19,6 @@ from mlx_grpo_kit.course.chapters.chapter_04.pictures.shapes import (
     source_of,
     summed_axes,
 )
-from mlx_grpo_kit.viz import Panel
 from tests.every import every
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -254,10 +252,6 @@ def test_text_that_is_not_a_shape_gets_an_explanation(text, words):
     ElementTree.fromstring(picture.svg)
 
 
-def test_the_second_field_is_checked_too():
-    assert explore_shapes("(4,)", "x").alt.startswith("b = 'x' lacks")
-
-
 def test_the_explorer_follows_its_controls():
     panel = shape_explorer()
     assert panel.picture.alt.startswith("Fits: (3, 1) and (4,) give (3, 4).")
@@ -373,17 +367,3 @@ def test_an_axis_that_does_not_exist(shape, axis, words):
 def test_shapes_that_cannot_be_drawn_raise_an_error(shape):
     with pytest.raises(ValueError, match="expected one to three axes and few enough cells"):
         draw_sum(shape)
-
-
-def test_the_axis_panel():
-    panel = Panel(
-        lambda shape, axis, keepdims: draw_sum(shape, axis, keepdims),
-        shape=Dropdown(options=[("(3, 4)", (3, 4)), ("(2, 3, 4)", (2, 3, 4))]),
-        axis=Dropdown(options=[("0", 0), ("1", 1), ("2", 2), ("None", None)]),
-        keepdims=Checkbox(False),
-    )
-    assert "(3, 4) becomes (4,)" in panel.picture.alt
-    panel.set(axis=2)
-    assert "out of bounds" in panel.picture.alt
-    panel.set(shape=(2, 3, 4), keepdims=True)
-    assert "(2, 3, 4) becomes (2, 3, 1)" in panel.picture.alt

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from ipywidgets import IntSlider
 
 from mlx_grpo_kit.course.chapters.chapter_08.pictures.sliding import (
     BORDER,
@@ -13,7 +12,6 @@ from mlx_grpo_kit.course.chapters.chapter_08.pictures.sliding import (
     read_kernel,
     stops,
 )
-from mlx_grpo_kit.viz import Panel
 from mlx_grpo_kit.viz.style import NEGATIVE, POSITIVE, ZERO
 
 RNG = np.random.default_rng(0)
@@ -107,25 +105,12 @@ def test_the_matrix_is_torchs_unfold(size, stride, padding):
     assert colors.count(BORDER) == (expected < 0).sum()
 
 
-def test_the_im2col_panel():
-    charts = []
-
-    def draw(stop, pixel, stride):
-        chart, words = draw_im2col((5, 5), 3, stride=stride, position=stop, pixel=pixel)
-        charts.append(chart)
-        return chart, words
-
-    panel = Panel(
-        draw,
-        stop=IntSlider(4, max=24),
-        pixel=IntSlider(12, max=24),
-        stride=IntSlider(1, min=1, max=3),
-    )
-    assert "pixels 6, 7, 8, 11, 12, 13, 16, 17, 18. Pixel 12 is in 9 of" in panel.picture.alt
-    assert titled(charts[-1], "columns").frames == [(0, 4, 9, 1)]
-    panel.set(pixel=0)
-    assert "Pixel 0 is in 1 of" in panel.picture.alt
-    panel.set(stride=2, stop=24)
-    assert "matrix of 9 rows and 4 columns" in panel.picture.alt
-    assert titled(charts[-1], "columns").frames == [(0, 3, 9, 1)]
-    assert titled(charts[-1], "image").frames == [(2, 2, 3, 3)]
+def test_im2col_frames_the_stop_and_its_column():
+    chart, words = draw_im2col((5, 5), 3, position=4, pixel=12)
+    assert "pixels 6, 7, 8, 11, 12, 13, 16, 17, 18. Pixel 12 is in 9 of" in words
+    assert titled(chart, "columns").frames == [(0, 4, 9, 1)]
+    assert "Pixel 0 is in 1 of" in draw_im2col((5, 5), 3, position=4, pixel=0)[1]
+    chart, words = draw_im2col((5, 5), 3, stride=2, position=24, pixel=0)  # the last stop
+    assert "matrix of 9 rows and 4 columns" in words
+    assert titled(chart, "columns").frames == [(0, 3, 9, 1)]
+    assert titled(chart, "image").frames == [(2, 2, 3, 3)]

@@ -4,11 +4,9 @@ import math
 
 import numpy as np
 import pytest
-from ipywidgets import Checkbox, FloatLogSlider, FloatSlider
 
 from mlx_grpo_kit.course.chapters.chapter_01.pictures.slopes import best_step, draw_slope, slope_error
 from mlx_grpo_kit.course.pictures.boundary import draw_boundary
-from mlx_grpo_kit.viz import Panel
 
 
 def lines(axis, label):
@@ -56,19 +54,12 @@ def test_a_step_must_be_positive():
         draw_slope(math.sin, math.cos, 1.0, 0)
 
 
-def test_the_step_size_panel():
-    panel = Panel(
-        lambda x, h, both_sides: draw_slope(math.sin, math.cos, x, h, both_sides=both_sides),
-        x=FloatSlider(1.0, min=-2, max=2),
-        h=FloatLogSlider(0.1, min=-12, max=0),
-        both_sides=Checkbox(False),
-    )
-    assert "x = 1 and x + h = 1.1" in panel.picture.alt
-    panel.set(h=1e-12)
+def test_the_points_and_the_error_are_written():
+    assert "x = 1 and x + h = 1.1" in draw_slope(math.sin, math.cos, 1.0, 0.1)[1]
+    chart, words = draw_slope(math.sin, math.cos, 1.0, 1e-12)
     coarse = slope_error(math.sin, math.cos, 1.0, 1e-12, False)
-    assert f">error of the slope: {coarse:.1e}</text>" in panel.picture.svg
-    panel.set(both_sides=True, x=0.5)
-    assert "x - h = 0.5 and x + h = 0.5" in panel.picture.alt
+    assert f">error of the slope: {coarse:.1e}</text>" in chart.svg(words)
+    assert "x - h = 0.5 and x + h = 0.5" in draw_slope(math.sin, math.cos, 0.5, 1e-12, both_sides=True)[1]
 
 
 POINTS, LABELS = [(0.0, 0.0), (1.0, 0.0), (0.0, 1.0), (1.0, 1.0)], [-1, 1, -1, 1]
