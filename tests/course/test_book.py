@@ -11,7 +11,7 @@ import nbformat
 import pytest
 from sphinx.application import Sphinx
 
-from mlx_grpo_kit.course.book import reference, website
+from mlx_grpo_kit.course.book import website
 from mlx_grpo_kit.course.book.formulas import mathml
 from mlx_grpo_kit.course.book.reading import for_reading
 from mlx_grpo_kit.course.catalogue import exercises
@@ -22,9 +22,18 @@ CHAPTER = "01_derivatives.ipynb"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def small_reference():
+def small_book():
+    """Of what does not depend on the notebooks a book gets little: tests/browser/test_book.py looks at a whole one."""
+
+    def short_reference(folder):
+        (folder / "reference_scalar.md").write_text("# `mlx_grpo_kit.scalar`")
+        return ["reference_scalar"]
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reference, "PAGES", {"scalar": ("scalar",)})
+        patch.setattr(website, "write_reference", short_reference)
+        patch.setattr(website, "make_moving", lambda notebooks, folder: [])
+        patch.setattr(website, "ABOUT", {"one_page": website.ABOUT["one_page"]})
+        patch.setattr(website, "GUIDES", [website.ON_GITHUB / "one_page.md"])
         yield
 
 

@@ -130,6 +130,8 @@ def build(notebooks: Path, output: Path, solutions: bool = True, repository: str
         chapters = {file: _read(notebooks / file) for file in files}
         still = make_moving([notebooks / file for file in files], moving)
         made = {each.stem for each in moving.iterdir()}
+        if not made:
+            moving.rmdir()  # a later book would not know the empty folder as the kit's
         for file, chapter in chapters.items():
             notebook = for_reading(chapter, solutions, made)
             for head in notebook.cells[:1]:
