@@ -10,6 +10,7 @@ import trio
 from mlx_grpo_kit.backends import TrainFuture, TrainingBackend, TrainingError
 from mlx_grpo_kit.backends.arrays import as_numpy, dtype_name
 from tests.backends.frameworks import FRAMEWORKS, first_weights, masked_cross_entropy_torch, numpy_batch, torch_model
+from tests.every import every
 
 IDS, OUTPUT = numpy_batch()["input_ids"], "output.weight"
 
@@ -130,7 +131,7 @@ class TestResults:
 class TestBatchesThatAreRefused:
     """At the call, with nothing submitted: the next one goes through."""
 
-    @pytest.mark.parametrize(
+    @every(
         ("change", "error", "words"),
         [
             (lambda batch: [*batch], TypeError, "has type list; expected a dictionary"),
@@ -337,7 +338,7 @@ class TestLoadingWeights:
         with pytest.raises(RuntimeError, match="There is no gradient"):
             backend.optim_step().wait()
 
-    @pytest.mark.parametrize(
+    @every(
         ("change", "error", "words"),
         [
             (lambda given: given | {"bias": given[OUTPUT]}, ValueError, "'bias' is not one of .* 2"),

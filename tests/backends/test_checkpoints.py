@@ -20,6 +20,7 @@ from mlx_grpo_kit.backends import TrainingError, newest_checkpoint, read_metadat
 from mlx_grpo_kit.backends.arrays import as_numpy
 from mlx_grpo_kit.files import MANIFEST, is_scratch
 from tests.backends.frameworks import WIDTH
+from tests.every import every
 
 METADATA = "metadata.json"
 
@@ -211,7 +212,7 @@ class TestWhatIsSaved:
 
 
 class TestSavesThatAreRefused:
-    @pytest.mark.parametrize(
+    @every(
         ("step", "metrics", "error", "words"),
         [
             (-1, {}, ValueError, "step is -1"),
@@ -374,7 +375,7 @@ class TestLoadsThatAreRefused:
         refuse(tmp_path / "pipe", FileNotFoundError, "There is no folder")
         refuse(saved.parent, FileNotFoundError, "is not a checkpoint")
 
-    @pytest.mark.parametrize(
+    @every(
         ("change", "words"),
         [
             ({"step": -1}, "'step': -1"),
@@ -392,11 +393,13 @@ class TestLoadsThatAreRefused:
         ],
     )
     def test_metadata_that_was_never_written_so(self, saved, refuse, change, words):
-        metadata = json.loads((saved / METADATA).read_text())
-        (saved / METADATA).write_text(json.dumps(metadata | change))
+        before = {name: (saved / name).read_text() for name in (METADATA, MANIFEST)}
+        (saved / METADATA).write_text(json.dumps(json.loads(before[METADATA]) | change))
         refuse(saved, ValueError, r"metadata\.json is not what was saved")
         (saved / MANIFEST).unlink()
         refuse(saved, ValueError, words)
+        for name, text in before.items():
+            (saved / name).write_text(text)
 
     def test_metadata_that_lacks_something_or_is_no_json(self, saved, refuse):
         (saved / MANIFEST).unlink()

@@ -50,14 +50,6 @@ def test_only_adapters_are_trained(make_trainer, base):
     assert np.mean(rewards[-4:]) != np.mean(rewards[:4])
 
 
-def test_rewards_rise(make_trainer, base):
-    trainer = make_trainer(params=base, lora_r=4, learning_rate=3e-2, per_device_train_batch_size=32)
-    rewards = [step.metrics["reward"] for step in trainer.train(40)]
-    assert np.mean(rewards[-5:]) > np.mean(rewards[:5]) + 0.3
-    accuracy = trainer.evaluate(64)["eval/accuracy"]
-    assert accuracy > 0.5
-
-
 @pytest.mark.parametrize("entropy_coef", [0.0, 0.1])
 @pytest.mark.parametrize("path", ["layer by layer", "chunks of the vocabulary"])
 def test_every_path_has_the_same_gradient(make_trainer, base, monkeypatch, path, entropy_coef):

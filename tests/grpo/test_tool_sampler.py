@@ -276,8 +276,8 @@ def compare(folder, scripted, scripts, tools=(), factory=None, max_iterations=No
 
 
 class TestTRL:
-    @pytest.mark.parametrize("name", SCRIPTS)
-    def test_each_script(self, folder, scripted, name):
+    @pytest.mark.parametrize("name", ["no call", "one call", "three turns", "cut in the call"])
+    def test_a_script_beside_a_row_without_calls(self, folder, scripted, name):
         found, _ = compare(folder, scripted, [SCRIPTS[name], ["fine" + END]], [add, slow_add])
         assert sum(mask.count(False) > 0 for mask in found.token_mask) == (len(SCRIPTS[name]) > 1)
 

@@ -1,4 +1,8 @@
-"""train_step: one call from completions and rewards of one's own to a step, as `train` makes it and as torch does."""
+"""train_step: one call from completions and rewards of one's own to a step.
+
+It is the step of `train`, which follows TRL's trainer (tests/backends/test_learners.py), with the gradient of
+`compute_loss_and_gradients`, which is that of TRL and torch (test_gradients.py).
+"""
 
 import json
 import math
@@ -6,13 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
-from transformers import Qwen3ForCausalLM
 
-from mlx_grpo_kit.grpo import GRPOLossConfig, TrainingDivergedError, compute_loss_and_gradients
+from mlx_grpo_kit.grpo import TrainingDivergedError, compute_loss_and_gradients
 from mlx_grpo_kit.grpo.processes import World
-from mlx_grpo_kit.qwen3 import save_pretrained
-from mlx_grpo_kit.qwen3.weight_files import hugging_face_name
 from mlx_grpo_kit.runs.record import RunRecord
 from mlx_grpo_kit.runtime import mx
 from tests.grpo.compare import arrays
@@ -36,52 +36,10 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("off_policy", [False, True])
-@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-def test_a_step_is_trls_loss_and_torchs_adamw(make_trainer, trl, tmp_path, settings, off_policy):
-    trainer = make_trainer(max_grad_norm=1e9, temperature=1.3, **settings)
-    save_pretrained(tmp_path / "policy", trainer.config, trainer.params)
-    model = Qwen3ForCausalLM.from_pretrained(tmp_path / "policy").eval()
-    model.get_input_embeddings().padding_idx = None
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
-    old = old_logprobs() if off_policy else None
-    width = max(map(len, COMPLETIONS))
-    rows, entropies = [], []
-    for row, completion in enumerate(COMPLETIONS):
-        prompt = PROMPTS[row // 4]
-        logits = model(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1] / 1.3
-        logps = torch.log_softmax(logits, -1)
-        rows.append(torch.nn.functional.pad(logps.gather(-1, torch.tensor(completion)[:, None])[:, 0],
-                                            (0, width - len(completion))))  # fmt: skip
-        entropies.append(torch.nn.functional.pad(-(logps.exp() * logps).sum(-1), (0, width - len(completion))))
-    logps, entropies = torch.stack(rows), torch.stack(entropies)
-    mask = np.array([[place < len(row) for place in range(width)] for row in COMPLETIONS])
-    padded = None if old is None else np.array([row + [0.0] * (width - len(row)) for row in old], np.float32)
-    theirs = {name: value for name, value in settings.items() if name != "gradient_checkpointing"}
-    loss, gradients, _ = trl.loss(
-        logps.detach().numpy(), padded, trl.advantages(REWARDS, 4), mask, ref_logps=logps.detach().numpy(),
-        max_completion_length=4, entropies=entropies.detach().numpy(), **theirs,
-    )  # fmt: skip
-    torch.autograd.backward([logps, entropies], [torch.tensor(each) for each in gradients])
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), math.inf).item()
-    optimizer.step()
-
-    step = trainer.train_step(PROMPTS, COMPLETIONS, REWARDS, old_logprobs=old)
-    assert step.step == trainer.step == 1
-    assert step.metrics["loss"] == pytest.approx(loss, rel=1e-4, abs=1e-6)
-    assert step.metrics["grad_norm"] == pytest.approx(norm, rel=1e-3)
-    assert step.metrics["entropy"] == pytest.approx((entropies.detach().numpy() * mask).sum() / mask.sum(), rel=1e-4)
-    expected = dict(model.named_parameters())
-    for name, value in arrays(trainer.params).items():
-        moved = expected[hugging_face_name(name)].detach().numpy()
-        # AdamW's first step is the sign of the gradient: where that is next to 0, so is what rounding decides.
-        assert np.mean(abs(value - moved) > 1e-4) < 0.01, name
-
-
 @pytest.mark.parametrize(
     "settings",
     [
-        {},
+        *SETTINGS.values(),
         dict(advantage_estimator="rloo", scale_rewards="none", loss_type="rloo"),
         dict(advantage_estimator="rloo", scale_rewards="batch"),
         dict(scale_rewards="batch", mask_truncated_completions=True),
@@ -89,14 +47,15 @@ def test_a_step_is_trls_loss_and_torchs_adamw(make_trainer, trl, tmp_path, setti
     ids=repr,
 )
 def test_completions_that_the_policy_sampled_make_the_step_of_train(make_trainer, settings):
-    sampling, given = make_trainer(**settings), make_trainer(**settings)
+    sampling, given = make_trainer(temperature=1.3, **settings), make_trainer(temperature=1.3, **settings)
     for step in sampling.train(3):
         rows = step.completions
         same = given.train_step(
             [row.prompt_ids for row in rows], [row.completion_ids for row in rows], [row.reward for row in rows]
         )
         ours, theirs = same.metrics, step.metrics
-        for name in ("loss", "grad_norm", "reward", "reward_std", "frac_reward_zero_std", "entropy", "learning_rate"):
+        names = ["loss", "grad_norm", "reward", "reward_std", "frac_reward_zero_std", "entropy", "learning_rate"]
+        for name in [*names, *(["kl"] if "beta" in settings else [])]:
             assert ours[name] == pytest.approx(theirs[name], rel=1e-4, abs=1e-6), name
         for name in ours.keys() & theirs.keys():
             if name.startswith("completions/"):
@@ -107,15 +66,18 @@ def test_completions_that_the_policy_sampled_make_the_step_of_train(make_trainer
     assert given.step == 3
 
 
-def test_the_gradient_is_that_of_compute_loss_and_gradients_in_any_micro_batches(make_trainer):
-    """Some ratios are clipped. Micro-batches are sorted by length, and each row keeps its own old_logprobs."""
-    trainer = make_trainer(gradient_accumulation_steps=2, per_device_train_batch_size=4)
+@pytest.mark.parametrize("off_policy", [False, True])
+@pytest.mark.parametrize("name", ["dapo", "grpo, by layer", "dr_grpo"])
+def test_the_gradient_is_that_of_compute_loss_and_gradients_in_any_micro_batches(make_trainer, name, off_policy):
+    """Off-policy some ratios are clipped. Micro-batches are sorted by length, and each row keeps its old_logprobs."""
+    trainer = make_trainer(gradient_accumulation_steps=2, per_device_train_batch_size=4, **SETTINGS[name])
+    old = old_logprobs() if off_policy else None
     loss, grads = compute_loss_and_gradients(
-        trainer.config, trainer.params, PROMPTS, COMPLETIONS, old_logprobs(), REWARDS, 4, GRPOLossConfig("dapo")
+        trainer.config, trainer.params, PROMPTS, COMPLETIONS, old, REWARDS, 4, trainer.args.loss(4)
     )
-    step = trainer.train_step(PROMPTS, COMPLETIONS, REWARDS, old_logprobs=old_logprobs())
-    assert step.metrics["loss"] == pytest.approx(loss, rel=1e-5)
-    assert 0 < step.metrics["clip_ratio/region_mean"] < 1
+    step = trainer.train_step(PROMPTS, COMPLETIONS, REWARDS, old_logprobs=old)
+    assert step.metrics["loss"] == pytest.approx(loss, rel=1e-5, abs=1e-6)
+    assert (0 < step.metrics["clip_ratio/region_mean"] < 1) == off_policy
     norm = math.sqrt(sum(float((np.array(grad).astype(np.float64) ** 2).sum()) for grad in grads.values()))
     assert step.metrics["grad_norm"] == pytest.approx(norm, rel=1e-5)
 

@@ -223,8 +223,9 @@ def test_what_the_kit_cannot_compute_is_refused_by_name(family, settings, leave_
 
 @pytest.mark.parametrize("value", ["text", "", [1, 2], ["a", "b"], 3, 2**32 - 1, -1.5, float("nan"), True], ids=repr)
 def test_a_setting_of_any_other_kind_is_one_error_or_has_no_effect(value, tmp_path):
-    for name in GGUF(write_gguf(tmp_path / "small.gguf", make_reference("qwen3"))).metadata:
-        file = write_gguf(tmp_path / "other.gguf", make_reference("qwen3"), settings={name: value})
+    reference = make_reference("qwen3")
+    for name in GGUF(write_gguf(tmp_path / "small.gguf", reference)).metadata:
+        file = write_gguf(tmp_path / "other.gguf", reference, settings={name: value})
         with suppress(ValueError):
             import_gguf(file, tmp_path / "small")
 
