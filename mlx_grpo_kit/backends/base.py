@@ -118,14 +118,10 @@ class Backend(ABC):
         """Clean up at the end of the backend's thread."""
 
     def __post_init__(self):
-        if not callable(self.loss_fn):
-            kind = type(self.loss_fn).__name__
-            raise TypeError(f"loss_fn is of type {kind}; expected a function of logits, labels and loss_mask.")
+        check_kind("loss_fn", self.loss_fn, Callable, "a function of logits, labels and loss_mask")
         if self.optimizer is None:
             raise TypeError("optimizer is of type NoneType; expected one of the framework's optimizers.")
-        if not isinstance(self.checkpoint_dir, str | os.PathLike):
-            kind = type(self.checkpoint_dir).__name__
-            raise TypeError(f"checkpoint_dir is of type {kind}; expected the path of a folder.")
+        check_kind("checkpoint_dir", self.checkpoint_dir, str | os.PathLike, "the path of a folder")
         for name in ("weight_version", "current_step"):
             _check_count(name, getattr(self, name))
         self.checkpoint_dir = Path(self.checkpoint_dir)
@@ -382,6 +378,12 @@ def logits_of(model: Callable[..., Any], input_ids: Any) -> Any:
     else:
         output = model(*input_ids) if isinstance(input_ids, tuple) else model(input_ids)
     return getattr(output, "logits", output)
+
+
+def check_kind(what: str, value: Any, kind: Any, expected: str) -> None:
+    """Raise TypeError, which names an argument of a backend, unless it is of this type."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{what} is of type {type(value).__name__}; expected {expected}.")
 
 
 def check_max_grad_norm(value: float | None) -> None:

@@ -16,7 +16,7 @@ import optax
 import orbax.checkpoint as ocp
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
-from mlx_grpo_kit.backends.base import Backend, logits_of
+from mlx_grpo_kit.backends.base import Backend, check_kind, logits_of
 from mlx_grpo_kit.backends.incoming import fitting
 from mlx_grpo_kit.backends.learning_rate import reported_rate
 
@@ -69,11 +69,8 @@ class JAXTrainingBackend(Backend):
     opt_state: Any = field(default=None, init=False)
 
     def __post_init__(self):
-        if not callable(self.apply_fn):
-            kind = type(self.apply_fn).__name__
-            raise TypeError(f"apply_fn is of type {kind}; expected a function of params, input.")
-        if not isinstance(self.optimizer, optax.GradientTransformation):
-            raise TypeError(f"optimizer is of type {type(self.optimizer).__name__}; expected one of optax.")
+        check_kind("apply_fn", self.apply_fn, Callable, "a function of params, input")
+        check_kind("optimizer", self.optimizer, optax.GradientTransformation, "one of optax")
         self.params = jax.tree.map(_own, self.params)
         self._check_params()
         super().__post_init__()

@@ -15,7 +15,7 @@ import mlx.optimizers as optim
 from mlx.utils import tree_flatten, tree_map_with_path
 
 from mlx_grpo_kit.autograd.gradients import check_parameters
-from mlx_grpo_kit.backends.base import Backend, check_max_grad_norm, logits_of
+from mlx_grpo_kit.backends.base import Backend, check_kind, check_max_grad_norm, logits_of
 from mlx_grpo_kit.qwen3.params import decays
 from mlx_grpo_kit.qwen3.weight_files import load_arrays, save_arrays
 from mlx_grpo_kit.runtime.fork import refuse_after_fork
@@ -53,13 +53,9 @@ class MLXTrainingBackend(Backend):
     max_grad_norm: float | None = field(default=None, kw_only=True)
 
     def __post_init__(self):
-        if not callable(self.apply_fn):
-            raise TypeError(
-                f"apply_fn is of type {type(self.apply_fn).__name__}; expected a function of params, input."
-            )
+        check_kind("apply_fn", self.apply_fn, Callable, "a function of params, input")
         check_parameters(self.params)
-        if not isinstance(self.optimizer, optim.Optimizer):
-            raise TypeError(f"optimizer is of type {type(self.optimizer).__name__}; expected one of mlx.optimizers.")
+        check_kind("optimizer", self.optimizer, optim.Optimizer, "one of mlx.optimizers")
         if isinstance(self.optimizer, optim.MultiOptimizer):
             raise TypeError(
                 "optimizer is a MultiOptimizer, which needs nested parameters, but this backend has one flat "

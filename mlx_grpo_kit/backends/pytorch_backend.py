@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from mlx_grpo_kit.backends.arrays import plain_name
-from mlx_grpo_kit.backends.base import Backend, check_max_grad_norm, logits_of
+from mlx_grpo_kit.backends.base import Backend, check_kind, check_max_grad_norm, logits_of
 from mlx_grpo_kit.backends.incoming import fitting
 from mlx_grpo_kit.runtime.torch_threads import use_threads
 
@@ -54,12 +54,9 @@ class PyTorchTrainingBackend(Backend):
     autocast_dtype: torch.dtype | None = field(default=None, kw_only=True)
 
     def __post_init__(self):
-        if not isinstance(self.model, torch.nn.Module):
-            raise TypeError(f"model is of type {type(self.model).__name__}; expected a torch.nn.Module.")
+        check_kind("model", self.model, torch.nn.Module, "a torch.nn.Module")
         self._check_model()
-        if not isinstance(self.optimizer, torch.optim.Optimizer):
-            kind = type(self.optimizer).__name__
-            raise TypeError(f"optimizer is of type {kind}; expected a torch.optim.Optimizer.")
+        check_kind("optimizer", self.optimizer, torch.optim.Optimizer, "a torch.optim.Optimizer")
         check_max_grad_norm(self.max_grad_norm)
         super().__post_init__()
 

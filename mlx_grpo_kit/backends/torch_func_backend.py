@@ -15,7 +15,7 @@ from torch.func import functional_call, grad_and_value
 from torchopt.base import GradientTransformation
 
 from mlx_grpo_kit.backends.arrays import plain_name
-from mlx_grpo_kit.backends.base import Backend, logits_of
+from mlx_grpo_kit.backends.base import Backend, check_kind, logits_of
 from mlx_grpo_kit.backends.learning_rate import reported_rate
 from mlx_grpo_kit.backends.pytorch_backend import MODEL, OPTIMIZER, STATE, load_tensors
 from mlx_grpo_kit.runtime.torch_threads import use_threads
@@ -72,11 +72,9 @@ class TorchFuncTrainingBackend(Backend):
         Args:
             model, optimizer, loss_fn, checkpoint_dir, others: see the class.
         """
-        if not isinstance(model, torch.nn.Module):
-            raise TypeError(f"model is of type {type(model).__name__}; expected a torch.nn.Module.")
-        if not isinstance(optimizer, GradientTransformation):
-            kind = type(optimizer).__name__
-            raise TypeError(f"optimizer is of type {kind}; expected one of torchopt, such as torchopt.adamw(lr=1e-4).")
+        check_kind("model", model, torch.nn.Module, "a torch.nn.Module")
+        expected = "one of torchopt, such as torchopt.adamw(lr=1e-4)"
+        check_kind("optimizer", optimizer, GradientTransformation, expected)
         named = {name: each.detach().clone() for name, each in model.named_parameters()}
         trained = {name for name, each in model.named_parameters() if each.requires_grad}
         params = {name: each for name, each in named.items() if name in trained}

@@ -20,7 +20,7 @@ import torch
 from torch._ops import OpOverloadPacket
 from torch.func import functional_call
 
-from mlx_grpo_kit.backends.base import Backend, logits_of
+from mlx_grpo_kit.backends.base import Backend, check_kind, logits_of
 from mlx_grpo_kit.backends.jax_backend import JAXTrainingBackend, by_name, in_place_of
 from mlx_grpo_kit.backends.pytorch_backend import MODEL, OPTIMIZER, load_tensors
 from mlx_grpo_kit.backends.torch_func_backend import keys_of_state
@@ -89,8 +89,7 @@ class TorchaxTrainingBackend(JAXTrainingBackend):
         *,
         learning_rate: float | Callable[[int], float] | None = None,
     ):
-        if not isinstance(model, torch.nn.Module):
-            raise TypeError(f"model is of type {type(model).__name__}; expected a torch.nn.Module.")
+        check_kind("model", model, torch.nn.Module, "a torch.nn.Module")
         self.model, self._keys = model, keys_of_state(model)
         trained = {name for name, each in model.named_parameters() if each.requires_grad}
         held = {name: _to_jax(each) for name, each in [*model.named_parameters(), *model.named_buffers()]}
