@@ -87,6 +87,18 @@ class RopeScaling:
     """The settings of `rope_scaling` in a config.json: a YarnScaling or a Llama3Scaling."""
 
     rope_type: ClassVar[str]
+    method: ClassVar[str]
+
+    def __post_init__(self):
+        for field in fields(self):
+            name, value = f"{self.method}'s {field.name}", getattr(self, field.name)
+            if field.type == "bool":
+                if not isinstance(value, bool):
+                    raise ValueError(f"{name} is {value!r}; expected true or false.")
+            elif not (value is None and field.default is None):
+                _check_number(name, value, whole=field.type == "int")
+        if self.factor < 1:
+            raise ValueError(f"{self.method}'s factor is {self.factor}; expected at least 1.")
 
     def to_dict(self) -> dict[str, Any]:
         """The content of `rope_scaling`, without settings at their defaults."""
@@ -116,7 +128,7 @@ class YarnScaling(RopeScaling):
         ValueError: a number is out of range.
     """
 
-    rope_type = "yarn"
+    rope_type, method = "yarn", "YaRN"
 
     factor: float
     original_max_position_embeddings: int
@@ -128,19 +140,11 @@ class YarnScaling(RopeScaling):
     truncate: bool = True
 
     def __post_init__(self):
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name == "truncate":
-                if not isinstance(value, bool):
-                    raise ValueError(f"YaRN's truncate is {value!r}; expected true or false.")
-            elif not (value is None and field.default is None):
-                _check_number(f"YaRN's {field.name}", value, whole=field.type == "int")
+        super().__post_init__()
         if self.attention_factor is not None and self.attention_factor > MAX_ATTENTION_FACTOR:
             raise ValueError(
                 f"YaRN's attention_factor is {self.attention_factor}; expected at most {MAX_ATTENTION_FACTOR}."
             )
-        if self.factor < 1:
-            raise ValueError(f"YaRN's factor is {self.factor}; expected at least 1.")
         if self.beta_fast <= self.beta_slow:
             raise ValueError(
                 f"YaRN's beta_fast is {self.beta_fast}; expected more than beta_slow, which is {self.beta_slow}."
@@ -162,7 +166,7 @@ class Llama3Scaling(RopeScaling):
         ValueError: a number is out of range.
     """
 
-    rope_type = "llama3"
+    rope_type, method = "llama3", "Llama 3"
 
     factor: float
     low_freq_factor: float
@@ -170,10 +174,7 @@ class Llama3Scaling(RopeScaling):
     original_max_position_embeddings: int
 
     def __post_init__(self):
-        for field in fields(self):
-            _check_number(f"Llama 3's {field.name}", getattr(self, field.name), whole=field.type == "int")
-        if self.factor < 1:
-            raise ValueError(f"Llama 3's factor is {self.factor}; expected at least 1.")
+        super().__post_init__()
         if self.high_freq_factor <= self.low_freq_factor:
             raise ValueError(
                 f"Llama 3's high_freq_factor is {self.high_freq_factor}; expected more than low_freq_factor, which is "

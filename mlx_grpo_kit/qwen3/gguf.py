@@ -7,7 +7,6 @@ this file does not know in a GGUF raises an error that names it: a model that lo
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from collections import Counter
@@ -26,6 +25,7 @@ from mlx_grpo_kit.qwen3.config import FAMILIES, Llama3Scaling, Qwen3Config, Rope
 from mlx_grpo_kit.qwen3.gguf_file import GGUF
 from mlx_grpo_kit.qwen3.params import check_finite, param_shapes
 from mlx_grpo_kit.qwen3.pretrained import save_pretrained
+from mlx_grpo_kit.qwen3.rope_scaling import rope_wavelengths
 from mlx_grpo_kit.qwen3.tokenizer import load_tokenizer
 from mlx_grpo_kit.runtime import mx
 
@@ -210,10 +210,9 @@ def _yarn(settings: dict[str, Any], context: int) -> RopeScaling | None:
 def _with_rope_factors(config: Qwen3Config, factors: np.ndarray) -> Qwen3Config:
     """The configuration with the scaling that made these factors, one per pair of numbers in a head."""
     scaling = Llama3Scaling(float(factors.max(initial=1.0)), *LLAMA_3_ROPE)
-    turns = config.rope_theta ** (-2 * np.arange(config.head_dim // 2) / config.head_dim) / (2 * math.pi)
     low, high, length = LLAMA_3_ROPE
-    share = np.clip((turns * length - low) / (high - low), 0, 1)  # of the original speed
-    expected = 1 / ((1 - share) / scaling.factor + share)
+    speeds = config.rope_theta ** (-2 * np.arange(config.head_dim // 2) / config.head_dim)
+    expected = speeds * rope_wavelengths(scaling, config.head_dim, config.rope_theta)
     if factors.shape != expected.shape or not np.allclose(factors, expected, rtol=1e-4):
         raise ValueError(
             f"Its tensor {ROPE_FACTORS!r} does not have Llama 3's factors for rotary embeddings (low_freq_factor {low},"
