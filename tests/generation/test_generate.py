@@ -386,11 +386,15 @@ def test_prompts_are_checked(model, prompts, error, message):
         ({"num_rows": 0}, ValueError, "do not fit into a batch of 0"),
         ({"first_row": "1", "num_rows": 2}, TypeError, "first_row is '1'; expected a whole number"),
         ({"num_rows": 2.0}, TypeError, "num_rows is 2.0; expected a whole number"),
+        ({"reply": "7"}, TypeError, "reply is '7'; expected a function: {row: its tokens so far}"),
+        ({"reply": {0: [7]}}, TypeError, "reply is {0: \\[7\\]}; expected a function"),
+        ({"reply": lambda rows: {1: [7]}}, ValueError, "reply returned tokens for row 1; .* belong to rows \\[0\\]"),
+        ({"reply": lambda rows: {0: [99999]}}, ValueError, "the reply to row 0 contains token id 99999"),
     ],
 )  # fmt: skip
 def test_what_is_not_checked_by_the_sampling_is_checked(model, settings, error, message):
     with pytest.raises(error, match=message):
-        generate(*model, [[1, 2]], sampling=SamplingConfig(max_new_tokens=2), **settings)
+        generate(*model, [[1, 2]], **{"sampling": SamplingConfig(2), "stop": lambda ids: True} | settings)
 
 
 def test_rows_that_the_batch_does_not_have_are_refused_and_not_given_equal_draws(model):

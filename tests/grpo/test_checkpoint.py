@@ -263,6 +263,11 @@ def test_a_damaged_file(checkpoint, make_trainer, name, damage):
         ('{"step": -2, "task": "sevens", "args": {}, "compute_dtype": "float32"}', "cannot be read"),
         ('{"step": 2, "task": "sevens", "args": {"seed": "a"}, "compute_dtype": "float32"}', "cannot be read"),
         ('{"step": 2, "task": "sevens", "args": {}, "compute_dtype": "eval"}', "cannot be read"),
+        (
+            '{"step": 2, "task": "sevens", "args": {}, "compute_dtype": "float32", "own_parts": "loss"}',
+            "cannot be read",
+        ),
+        ('{"step": 2, "task": "sevens", "args": {}, "compute_dtype": "float32", "origin": 7}', "cannot be read"),
     ],
 )
 def test_a_damaged_state(checkpoint, make_trainer, content, message):

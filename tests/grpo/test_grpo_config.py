@@ -98,6 +98,18 @@ def test_what_it_hands_on():
     assert GRPOConfig(reward_weights=[1, 0.5]) == GRPOConfig(reward_weights=(1, 0.5))  # as a file has it
 
 
+def test_groups_divide_evenly_among_processes():
+    """TRL's rule: all processes together learn from whole groups in each update."""
+    args = GRPOConfig(num_generations=4, per_device_train_batch_size=8, gradient_accumulation_steps=3)
+    for processes in (1, 2, 3, 6):
+        args.check_processes(processes)
+    two = dataclasses.replace(args, steps_per_generation=6)  # twice as many groups, for two updates
+    two.check_processes(6)
+    for each in (args, two):
+        with pytest.raises(ValueError, match=r"6 groups of 4 completions, which do not .* 4 processes\. .*now 24"):
+            each.check_processes(4)
+
+
 def test_a_setting_that_there_is_not_names_the_near_miss():
     with pytest.raises(TypeError, match="no setting 'lerning_rate'; did you mean learning_rate"):
         GRPOConfig(lerning_rate=1e-4)
@@ -155,6 +167,10 @@ def test_a_setting_that_there_is_not_names_the_near_miss():
         ({"multi_objective_aggregation": "sum"}, "expected one of 'sum_then_normalize', 'normalize_then_sum'"),
         ({"multi_objective_aggregation": "normalize_then_sum", "scale_rewards": "none"}, "has no effect"),
         ({"reward_weights": [1.0, math.nan]}, r"reward_weights are \(1.0, nan\); expected one number per"),
+        (
+            {"chat_template_kwargs": ["enable_thinking"]},
+            "chat_template_kwargs is .*; expected settings by name",
+        ),
         ({"dynamic_sampling_rounds": -1}, "dynamic_sampling_rounds is -1"),
         ({"soft_punish_cache": 1.5}, "soft_punish_cache is 1.5; expected a whole number"),
         ({"entropy_coef": math.inf}, "entropy_coef is inf; expected a finite number"),

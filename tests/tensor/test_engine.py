@@ -2,6 +2,7 @@
 
 import gc
 import math
+import operator
 import sys
 import threading
 import weakref
@@ -32,6 +33,41 @@ class Square(T.Function):
 
 def leaf(*numbers, **options):
     return T.Tensor(np.array(numbers, dtype=float), requires_grad=True, **options)
+
+
+OPERATORS = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "**": operator.pow,
+    "@": operator.matmul, "+=": operator.iadd, "-=": operator.isub, "*=": operator.imul, "/=": operator.itruediv,
+    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("other", ["tensor", "constant"])
+@pytest.mark.parametrize("sign", OPERATORS)
+def test_pythons_operators_on_either_side_are_torchs(sign, other, swapped):
+    """Values and gradients, with another tensor, or a constant (a number, and an array for @)."""
+    a, b = np.array([[2.0, 3.0], [0.5, 1.0]]), np.array([[3.0, 3.0], [2.0, 1.0]])
+
+    def results(tensor, constant):
+        x = tensor(a, requires_grad=True)
+        y = tensor(b, requires_grad=True) if other == "tensor" else constant(b) if sign == "@" else 3.0
+        left, right = (y, x) if swapped else (x, y)
+        # What is changed in place may not be a leaf.
+        out = OPERATORS[sign](left * 1 if sign in ("+=", "-=", "*=", "/=") else left, right)
+        if not getattr(out, "requires_grad", False):
+            return [np.asarray(out)]
+        out.sum().backward()
+        return [np.asarray(each) for each in (out.detach(), x.grad, *([y.grad] if other == "tensor" else []))]
+
+    for ours, theirs in zip(results(T.Tensor, np.asarray), results(torch.tensor, torch.tensor), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-12)
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1, -1])
+def test_argmax_is_torchs(axis):
+    x = np.random.default_rng(0).normal(size=(3, 4))
+    np.testing.assert_array_equal(T.Tensor(x).argmax(axis), torch.tensor(x).argmax(axis).numpy())
 
 
 # -- the graph --------------------------------------------------------------------------------------------------------
