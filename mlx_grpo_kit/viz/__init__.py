@@ -1,8 +1,9 @@
 """Pictures: training curves that grow while you watch, computations as graphs, panels that follow their sliders.
 
 `live/` has pictures that change during a run, `graphs/` draws computations as boxes and arrows, `chart.py` is the
-drawing tool, and `style.py` defines the colours. The chapters' pictures are in `course/chapters/chapter_NN/pictures/`,
-those of several chapters in `course/pictures/`, and the widgets in `instruments/`.
+drawing tool, `style.py` defines the colours, and `browser.py` is the base of widgets that a JavaScript module draws.
+The chapters' pictures are in `course/chapters/chapter_NN/pictures/`, those of several chapters in `course/pictures/`,
+and the widgets in `instruments/`.
 
 Nothing here imports MLX: pictures are made from Python floats and text. Matplotlib, ipywidgets and IPython are imported
 where they are used, so `import mlx_grpo_kit.viz` is cheap and works in a plain script.

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from playwright.sync_api import expect
 
-from mlx_grpo_kit.instruments import dashboard
+from mlx_grpo_kit import viz
+
+CURVE, BROWSER = (Path(viz.__file__).parent / name for name in ("live/curve.js", "browser.js"))
 
 # A model's output is text: this one would show if it were ever taken for markup.
 HOSTILE = "<img src=x onerror='window.hacked = true'> {number}"
@@ -73,7 +75,7 @@ class Board:
 
 def test_an_axis_has_two_to_five_round_numbers(browser):
     page = browser.new_page()
-    source = (Path(dashboard.__file__).parent / "curve.js").read_text(encoding="utf-8")
+    source = CURVE.read_text(encoding="utf-8")
     call = "([source, ranges]) => { const ticks = new Function(source + 'return ticks')();"
     call += " return ranges.map(([low, high]) => ticks(low, high)); }"
     rng = random.Random(0)
@@ -90,7 +92,7 @@ def test_an_axis_has_two_to_five_round_numbers(browser):
 
 def test_a_logarithmic_axis_has_some_round_numbers_too(browser):
     page = browser.new_page()
-    source = (Path(dashboard.__file__).parent / "curve.js").read_text(encoding="utf-8")
+    source = CURVE.read_text(encoding="utf-8")
     call = "([source, ranges]) => { const ticks = new Function(source + 'return logTicks')();"
     call += " return ranges.map(([low, high]) => ticks(low, high)); }"
     rng = random.Random(0)
@@ -105,8 +107,8 @@ def test_a_logarithmic_axis_has_some_round_numbers_too(browser):
 
 def test_a_constant_line_is_flat_next_to_a_branch_whose_smoothing_rounds(browser):
     page = browser.new_page()
-    folder = Path(dashboard.__file__).parent
-    sources = [file.read_text(encoding="utf-8") for file in (folder.parent / "browser.js", folder / "curve.js")]
+
+    sources = [file.read_text(encoding="utf-8") for file in (BROWSER, CURVE)]
     call = """source => {
       const Curve = new Function(source + "return Curve")();
       const curve = new Curve({title: "share", lines: {mean: "share"}, smoothing: 0.8}, {});
@@ -136,8 +138,8 @@ CURVES_IN_A_PAGE = """source => {
 @pytest.fixture
 def in_a_page(browser):
     """Run JavaScript that makes curves by `make(spec, columns, view)`, without a notebook."""
-    page, folder = browser.new_page(), Path(dashboard.__file__).parent
-    source = "".join(file.read_text("utf-8") for file in (folder.parent / "browser.js", folder / "curve.js"))
+    page = browser.new_page()
+    source = "".join(file.read_text("utf-8") for file in (BROWSER, CURVE))
     yield lambda body: page.evaluate(CURVES_IN_A_PAGE.replace("BODY", body), source)
     page.close()
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from mlx_grpo_kit import instruments
+from mlx_grpo_kit.viz import browser as widgets
 
 MODULE = """
 const bars = ({model, el}) => {
@@ -20,7 +20,7 @@ from pathlib import Path
 Path("bars.js").write_text({module!r}); Path("bars.css").write_text("")
 from mlx_grpo_kit.viz.chart import Chart
 from mlx_grpo_kit.viz.picture import as_picture
-from mlx_grpo_kit.instruments.browser import BrowserWidget
+from mlx_grpo_kit.viz.browser import BrowserWidget
 asked = []
 
 class Bars(BrowserWidget):
@@ -40,7 +40,7 @@ class Bars(BrowserWidget):
 def test_a_late_answer_is_announced_and_then_removes_the_message(browser):
     page = browser.new_page()
     page.clock.install()
-    source = (Path(instruments.__file__).parent / "browser.js").read_text(encoding="utf-8")
+    source = Path(widgets.__file__).with_suffix(".js").read_text(encoding="utf-8")
     page.evaluate(
         "source => { window.heard = []; window.sent = []; let reply = null;"
         " const model = {send: message => sent.push(message), on: (_, hear) => { window.reply = hear; }};"

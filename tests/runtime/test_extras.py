@@ -95,7 +95,7 @@ def test_training_saving_and_generating_need_no_extra(tmp_path):
 NAMED = [
     ("from mlx_grpo_kit.viz import Panel; Panel(lambda: None)", "A panel", "ipywidgets", "course"),
     ("from mlx_grpo_kit.viz.picture import new_figure; new_figure(1, 1)", "A picture", "matplotlib", "course"),
-    ("import mlx_grpo_kit.instruments.browser", "An instrument", "anywidget", "course"),
+    ("import mlx_grpo_kit.viz.browser", "A browser widget", "anywidget", "course"),
     ("import mlx_grpo_kit.tensor as T; T.gelu(T.Tensor([1.0]))", "gelu", "scipy", "course"),
     ("from mlx_grpo_kit.course.digits import load_digits; load_digits()", "load_digits", "sklearn", "course"),
     ("from mlx_grpo_kit.grpo.learners import TorchLearner", "TorchLearner", "torch", "torch"),

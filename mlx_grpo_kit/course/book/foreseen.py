@@ -10,11 +10,11 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mlx_grpo_kit.instruments.browser import as_json
 from mlx_grpo_kit.instruments.dashboard import Dashboard
 from mlx_grpo_kit.instruments.generation_tree.generation_tree import GenerationTree
 from mlx_grpo_kit.instruments.microscope.microscope import Microscope
 from mlx_grpo_kit.runs.record import RunRecord
+from mlx_grpo_kit.viz.browser import as_json
 
 COARSE = 0.05  # between two values of a slider from 0 to 1 in the book
 BARS, DEEP, LIKELY = 10, 2, 1e-3  # of the tree: the tokens with a bar; deeper texts only if they are this likely

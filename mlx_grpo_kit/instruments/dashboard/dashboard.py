@@ -26,7 +26,6 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
-from mlx_grpo_kit.instruments.browser import BrowserWidget
 from mlx_grpo_kit.instruments.dashboard.measures import EVAL_PROBLEMS, Measure, Measures
 from mlx_grpo_kit.instruments.dashboard.messages import all_of, columns_of, completions_of
 from mlx_grpo_kit.instruments.dashboard.orders import Rewards, named_rewards, read_settings, read_steps
@@ -39,8 +38,10 @@ from mlx_grpo_kit.instruments.dashboard.steering import MEGABYTES, Order, Steeri
 from mlx_grpo_kit.runs.diagnosis import diagnose
 from mlx_grpo_kit.runs.record import RunRecord
 from mlx_grpo_kit.runtime.printing import printable
+from mlx_grpo_kit.viz.browser import BrowserWidget
 from mlx_grpo_kit.viz.kernel import notebook_shell
 from mlx_grpo_kit.viz.live.background import BackgroundRun
+from mlx_grpo_kit.viz.live.curves import CURVE
 from mlx_grpo_kit.viz.live.pace import next_frame
 from mlx_grpo_kit.viz.live.view import SECONDS_BETWEEN_STILLS, last_seen, run_in_words
 from mlx_grpo_kit.viz.picture import Picture, as_picture, still
@@ -79,7 +80,7 @@ class Dashboard(BrowserWidget):
     """
 
     source = Path(__file__).with_name("dashboard")
-    parts = ("curve", "zoom", "layers", "completions", "settings")
+    parts = (CURVE, "zoom", "layers", "completions", "settings")
 
     def __init__(
         self,

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from mlx_grpo_kit.generation import SamplingConfig
-from mlx_grpo_kit.instruments.browser import BrowserWidget
 from mlx_grpo_kit.instruments.generation_tree.tree_picture import draw_tree
 from mlx_grpo_kit.qwen3 import Qwen3Config, qwen3_forward
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.runtime import mx
+from mlx_grpo_kit.viz.browser import BrowserWidget
 from mlx_grpo_kit.viz.picture import Picture, as_picture
 
 NAMED = 200  # the number of likeliest tokens that have names; the others are never visible

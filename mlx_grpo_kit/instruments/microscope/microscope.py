@@ -23,12 +23,12 @@ import numpy as np
 from mlx_grpo_kit.grpo import LOSS_TYPES, Completion, GRPOConfig
 from mlx_grpo_kit.grpo.loss_config import GRPOLossConfig
 from mlx_grpo_kit.grpo.settings import rules_of
-from mlx_grpo_kit.instruments.browser import BrowserWidget
 from mlx_grpo_kit.instruments.microscope.measure import FrozenBatch, examine, freeze
 from mlx_grpo_kit.instruments.microscope.microscope_picture import draw_microscope
 from mlx_grpo_kit.qwen3 import Qwen3Config
 from mlx_grpo_kit.qwen3.tokenizer import Tokenizer
 from mlx_grpo_kit.runtime import mx
+from mlx_grpo_kit.viz.browser import BrowserWidget
 from mlx_grpo_kit.viz.picture import Picture, as_picture
 
 NORMALIZED = (

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 Panels = Mapping[str, Sequence[str]]  # a panel's title -> the metrics drawn in it
 Page = TypeVar("Page", Chart, FigureChart)
 
+CURVE = Path(__file__).with_name("curve")  # .js and .css, which draw the curves of a live page
 MAX_COLUMNS = 2
 FEW = 60  # the most steps of an unsmoothed line that has points
 LINE = 40  # characters of words that fit into a panel
@@ -132,7 +134,7 @@ def draw_panels(
 ) -> Page:
     """Draw panels side by side, each `height` pixels high, as a Chart for a page or a FigureChart for a file.
 
-    Every stored curve of a run is drawn here; the page of a live dashboard draws its own (dashboard/curve.js).
+    Every stored curve of a run is drawn here; curve.js draws those of a live page.
     """
     columns = min(len(panels), MAX_COLUMNS)
     across, header = WIDTH / columns, 34 if title or note else 0

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from mlx_grpo_kit.instruments.browser import BrowserWidget, as_json
+from mlx_grpo_kit.viz.browser import BrowserWidget, as_json
 from mlx_grpo_kit.viz.chart import Chart
 from mlx_grpo_kit.viz.picture import as_picture
 

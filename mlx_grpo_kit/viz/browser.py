@@ -25,11 +25,10 @@ from mlx_grpo_kit.runtime.printing import printable
 from mlx_grpo_kit.viz.picture import Picture, show_live
 from mlx_grpo_kit.viz.style import BLUE, COLORS, NEGATIVE, ON_DARK, ORANGE, POSITIVE
 
-with packages_for("An instrument"):
+with packages_for("A browser widget"):
     import anywidget
     import traitlets
 
-FOLDER = Path(__file__).parent
 NOTE = "A still picture. Run the cell to use its controls."
 
 
@@ -38,7 +37,8 @@ class BrowserWidget:
     """A widget that the module at `source` draws. Put it at the end of a cell, or pass it to `display`.
 
     The notebook also stores a still picture of it. A subclass defines `source` and `draw_still`, and `answer` if its
-    module sends requests. `parts` names files in the module's folder, without .js, that are put before the module.
+    module sends requests. `parts` lists files that are put before the module, without .js: names in the module's
+    folder, or paths. A file has its own style sheet if there is one with its name.
 
     Args:
         data: the module's data, as JSON; numbers that are not finite become null.
@@ -48,22 +48,19 @@ class BrowserWidget:
     """
 
     source: ClassVar[Path]
-    parts: ClassVar[tuple[str, ...]] = ()
+    parts: ClassVar[tuple[str | Path, ...]] = ()
     note: ClassVar[str] = NOTE
 
     def __init__(self, data: Mapping[str, Any]):
+        files = [Path(__file__), *(self.source.parent / part for part in self.parts), self.source]
+        sheets = [file.with_suffix(".css") for file in files]
         self.widget = _Page(
-            _esm="".join(map(_read, [FOLDER / "browser.js", *self.modules()])),
-            _css=_colors() + _read(FOLDER / "browser.css") + _read(self.source.with_suffix(".css")),
+            _esm="".join(_read(file.with_suffix(".js")) for file in files),
+            _css=_colors() + "".join(_read(sheet) for sheet in sheets if sheet.exists()),
             _anywidget_id=f"mlx_grpo_kit.{self.source.name}",  # a page has one style sheet per id
             data=as_json(data),
         )
         self.widget.on_msg(lambda _, message, __: self._reply(message))
-
-    @classmethod
-    def modules(cls) -> list[Path]:
-        """List the JavaScript files that make up the module, in order."""
-        return [cls.source.with_name(f"{name}.js") for name in (*cls.parts, cls.source.name)]
 
     @property
     def data(self) -> dict[str, Any]:
