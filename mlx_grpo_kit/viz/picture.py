@@ -199,21 +199,22 @@ def show_picture(drawn: Figure | Chart, alt: str) -> None:
     display(as_picture(drawn, alt)._repr_mimebundle_(), raw=True)
 
 
-def still(picture: Picture | None, note: str, table: Any = None) -> dict[str, str]:
+def still(picture: Picture | None, note: str, table: Any = None, above: tuple[str, str] = ("", "")) -> dict[str, str]:
     """Return the mimebundle of the picture that replaces the live output before it.
 
     Args:
         picture: shown if no kernel runs the live output; None if there is nothing to draw yet.
         note: a line below it, such as how to get the live output back.
         table: a CompletionsTable below them.
+        above: markup above the picture, and the same in words.
     """
     data = picture._repr_mimebundle_() if picture else {"text/html": "", "text/plain": note}
-    below, words = (table._repr_html_(), f"\n\n{table}") if table else ("", "")
+    below = table._repr_html_() if table else ""
     if note:
         note = f'<div style="font-size:12px;color:var(--jp-ui-font-color2,#59636e)">{escape(note)}</div>'
     return {
-        "text/html": f'<div class="{STILL}">{data["text/html"]}{note}{below}{STILL_STYLE}{CONTROLS}</div>',
-        "text/plain": data["text/plain"] + words,
+        "text/html": f'<div class="{STILL}">{above[0]}{data["text/html"]}{note}{below}{STILL_STYLE}{CONTROLS}</div>',
+        "text/plain": "\n\n".join(filter(None, [above[1], data["text/plain"], table and str(table)])),
     }
 
 

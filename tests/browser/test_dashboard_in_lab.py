@@ -1,7 +1,6 @@
 """The dashboard in JupyterLab while a run goes on: every control by mouse and keyboard, dragging, rewinding."""
 
 import io
-import random
 import re
 from pathlib import Path
 
@@ -9,10 +8,6 @@ import matplotlib.image
 import numpy as np
 import pytest
 from playwright.sync_api import expect
-
-from mlx_grpo_kit import viz
-
-CURVE, BROWSER = (Path(viz.__file__).parent / name for name in ("live/curve.js", "browser.js"))
 
 # A model's output is text: this one would show if it were ever taken for markup.
 HOSTILE = "<img src=x onerror='window.hacked = true'> {number}"
@@ -71,114 +66,6 @@ class Board:
 
     def wait_for_step(self, step):
         self.cell.locator(f'svg[aria-valuenow="{step}"]').first.wait_for()
-
-
-def test_an_axis_has_two_to_five_round_numbers(browser):
-    page = browser.new_page()
-    source = CURVE.read_text(encoding="utf-8")
-    call = "([source, ranges]) => { const ticks = new Function(source + 'return ticks')();"
-    call += " return ranges.map(([low, high]) => ticks(low, high)); }"
-    rng = random.Random(0)
-    lows = [rng.uniform(-1, 1) * 10 ** rng.randint(-3, 3) for _ in range(300)]
-    ranges = [(low, low + rng.uniform(0.01, 10) * abs(low)) for low in lows]
-    for (low, high), found in zip(ranges, page.evaluate(call, [source, ranges]), strict=True):
-        values = [value for value, _ in found]
-        assert 2 <= len(values) <= 5, (low, high, found)
-        assert len({words for _, words in found}) == len(values), (low, high, found)
-        tolerance = 1e-6 * (high - low)
-        assert all(low - tolerance <= value <= high + tolerance for value in values)
-    page.close()
-
-
-def test_a_logarithmic_axis_has_some_round_numbers_too(browser):
-    page = browser.new_page()
-    source = CURVE.read_text(encoding="utf-8")
-    call = "([source, ranges]) => { const ticks = new Function(source + 'return logTicks')();"
-    call += " return ranges.map(([low, high]) => ticks(low, high)); }"
-    rng = random.Random(0)
-    lows = [10 ** rng.uniform(-8, 4) for _ in range(300)]
-    ranges = [(low, low * 10 ** rng.uniform(0.8, 12)) for low in lows]
-    for (low, high), found in zip(ranges, page.evaluate(call, [source, ranges]), strict=True):
-        assert 1 <= len(found) <= 6, (low, high, found)
-        assert len({words for _, words in found}) == len(found), (low, high, found)
-        assert all(low <= value <= high and float(words) == pytest.approx(value, rel=0.01) for value, words in found)
-    page.close()
-
-
-def test_a_constant_line_is_flat_next_to_a_branch_whose_smoothing_rounds(browser):
-    page = browser.new_page()
-
-    sources = [file.read_text(encoding="utf-8") for file in (BROWSER, CURVE)]
-    call = """source => {
-      const Curve = new Function(source + "return Curve")();
-      const curve = new Curve({title: "share", lines: {mean: "share"}, smoothing: 0.8}, {});
-      const steps = [1, 2, 3, 4, 5, 6, 7], columns = {share: steps.map(() => 0.7)};
-      const run = {steps, columns, changes: {}, abandoned: [{steps, columns}]};
-      curve.draw(run, 300, {from: 0, to: 7, smoothing: 0.8, log: false}, []);
-      return [...curve.svg.querySelectorAll("text[text-anchor=end]")].map(text => text.textContent);
-    }"""
-    assert page.evaluate(call, "".join(sources))[0] == "0.7"
-    page.close()
-
-
-CURVES_IN_A_PAGE = """source => {
-  const Curve = new Function(source + "return Curve")();
-  const make = (spec, columns, view = {}) => {
-    const curve = new Curve({title: "one", smoothing: 0.8, ...spec}, {});
-    const steps = Object.values(columns)[0].map((_, at) => at + 1);
-    const run = {steps, columns, changes: {}, abandoned: []};
-    curve.draw(run, 300, {from: 0, to: steps.length, smoothing: 0.8, log: false, ...view}, []);
-    document.body.replaceChildren(curve.svg);
-    return curve.svg;
-  };
-  BODY
-}"""
-
-
-@pytest.fixture
-def in_a_page(browser):
-    """Run JavaScript that makes curves by `make(spec, columns, view)`, without a notebook."""
-    page = browser.new_page()
-    source = "".join(file.read_text("utf-8") for file in (BROWSER, CURVE))
-    yield lambda body: page.evaluate(CURVES_IN_A_PAGE.replace("BODY", body), source)
-    page.close()
-
-
-def test_numbers_at_an_axis_that_are_close_and_small_differ_in_words(in_a_page):
-    for start, step in ((1.5e-5, 1e-7), (2.5e6, 100.0)):
-        words = in_a_page(f"""
-          const one = [0, 1, 2, 3, 4].map(at => {start} + at * {step});
-          const svg = make({{lines: {{mean: "one"}}, smoothing: 0}}, {{one}});
-          return [...svg.querySelectorAll("text[x='39']")].map(text => text.textContent);""")
-        assert len(words) > 1
-        assert len({float(word) for word in words}) == len(words), words
-
-
-def test_a_smoothed_line_on_a_logarithmic_axis_ends_at_the_axis(in_a_page):
-    """Where the values are 0, smoothing leaves smaller and smaller numbers."""
-    lowest = in_a_page("""
-      const svg = make({lines: {mean: "one"}}, {one: [1, 0.5, 0.2, ...Array(40).fill(0)]}, {log: true});
-      const shown = (x, y) => document.elementFromPoint(x, y)?.classList.contains("kit-line");
-      svg.style.cssText = "position: absolute; left: 0; top: 0";
-      svg.querySelectorAll("path").forEach(path => { path.style.pointerEvents = "stroke"; path.style.fill = "none";
-                                                     path.style.stroke = "black"; });
-      let lowest = 0;
-      for (let y = 0; y < 104; y++) for (let x = 44; x < 288; x++) if (shown(x, y)) lowest = Math.max(lowest, y);
-      return lowest;""")
-    assert 40 < lowest <= 104 - 18
-
-
-def test_the_band_of_a_standard_deviation_ends_at_the_lowest_and_the_highest_value(in_a_page):
-    above = in_a_page("""
-      const columns = {one: [0.9, 0.8, 0.9], std: [0.4, 0.4, 0.4], low: [0, 0, 0], high: [1, 1, 1]};
-      return [["low", "high"], ["", ""]].map(within => {
-        const svg = make({lines: {mean: "one"}, smoothing: 0, spread: "std", within}, columns);
-        const one = [...svg.querySelectorAll("text[x='39']")].find(text => Number(text.textContent) === 1);
-        const heights = svg.querySelector(".kit-band").getAttribute("d").match(/ [0-9.]+/g).map(Number);
-        return one.getAttribute("y") - 4 - Math.min(...heights);
-      });""")
-    assert above[0] == pytest.approx(0, abs=0.1)
-    assert above[1] > 5
 
 
 @pytest.fixture

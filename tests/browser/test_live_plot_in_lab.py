@@ -1,6 +1,9 @@
-"""LivePlot in JupyterLab: the buttons are clicked, the kernel is interrupted, the notebook is saved."""
+"""LivePlot in JupyterLab: buttons and curves are used, the kernel is interrupted, the notebook is saved."""
+
+import re
 
 import pytest
+from playwright.sync_api import expect
 
 SETUP = """
 import time
@@ -30,13 +33,28 @@ run = plot.start(training(400))
 """
 
 
-def assert_still_picture(outputs):
-    """The status in place of the widgets, and a picture with a description."""
-    status, picture = (output["data"] for output in outputs[:2])
-    assert set(status) == set(picture) == {"text/html", "text/plain"}
-    assert 'role="status"' in status["text/html"]
-    assert "A slow run. Training curves" in "".join(picture["text/plain"])
-    assert ' alt="A slow run. Training curves' in "".join(picture["text/html"])
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+
+
+def assert_still_picture(outputs, state):
+    """The live curves have no text, and the output after them has the status and a picture with a description."""
+    live, still = (output["data"] for output in outputs[:2])
+    assert {*live} == {WIDGET_VIEW, "text/plain"}
+    assert "".join(live["text/plain"]) == ""
+    assert {*still} == {"text/html", "text/plain"}
+    html, words = "".join(still["text/html"]), "".join(still["text/plain"])
+    assert f'<span role="status" style="font-size:14px">{state}: step' in html
+    assert ' alt="A slow run. Training curves' in html
+    assert words.startswith(f"{state}: step")
+    assert "A slow run. Training curves" in words
+
+
+def status_of(notebook):
+    return notebook.cell(1).locator(".kit-live-plot .kit-row").first
+
+
+def curve_of(notebook):
+    return notebook.cell(1).locator("svg[role=slider]").first
 
 
 def test_stop_and_pause_work_while_a_cell_awaits_the_run(open_notebook):
@@ -46,7 +64,7 @@ def test_stop_and_pause_work_while_a_cell_awaits_the_run(open_notebook):
 
     notebook.click(1, "Pause")
     notebook.wait_for_text(1, "paused: step")
-    status = notebook.cell(1).locator('[role="status"]')
+    status = status_of(notebook)
     paused_at = status.inner_text()
     notebook.page.wait_for_timeout(1000)
     assert status.inner_text() == paused_at  # nothing moves, and the clock is stopped
@@ -60,12 +78,17 @@ def test_stop_and_pause_work_while_a_cell_awaits_the_run(open_notebook):
     assert "['closed']" in notebook.text(2)
     assert notebook.text(3) == "ran on\n"
     saved = notebook.save()
-    assert_still_picture(saved.cells[1].outputs)
+    assert_still_picture(saved.cells[1].outputs, "stopped")
     assert "12+34=" in saved.cells[1].outputs[1]["data"]["text/html"]
     assert len(saved.cells[1].outputs) == 2
     assert "widgets" not in saved.metadata
-    notebook.cell(1).locator(".kit-still svg[role=img]").wait_for()
+    assert curve_of(notebook).is_visible()
     assert notebook.cell(1).get_by_role("button", name="Stop").count() == 0
+    still = notebook.cell(1).locator(".kit-still svg[role=img]")
+    assert not still.is_visible()
+    notebook.page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
+    still.wait_for()
+    assert not curve_of(notebook).is_visible()
 
 
 def test_stop_works_when_nothing_else_runs(open_notebook):
@@ -74,7 +97,7 @@ def test_stop_works_when_nothing_else_runs(open_notebook):
     notebook.run_cell(1)
     notebook.wait_for_text(1, "running: step")
     notebook.click(1, "Stop")
-    notebook.cell(1).locator(".kit-still svg[role=img]").wait_for()
+    notebook.wait_for_text(1, "stopped: step")
     notebook.run_cell(2)
     notebook.wait_for_text(2, "stopped: step")
 
@@ -88,7 +111,7 @@ def test_interrupting_the_waiting_cell_stops_the_run(open_notebook, waiting):
     notebook.command("notebook:interrupt-kernel")
     notebook.wait_until_idle()
     assert "stopped: step" in notebook.text(2)
-    assert_still_picture(notebook.outputs(1))
+    assert_still_picture(notebook.outputs(1), "stopped")
 
 
 def test_interrupting_a_foreground_run_keeps_the_picture_and_the_history(open_notebook):
@@ -99,7 +122,7 @@ def test_interrupting_a_foreground_run_keeps_the_picture_and_the_history(open_no
     notebook.page.wait_for_timeout(500)
     notebook.command("notebook:interrupt-kernel")
     notebook.wait_until_idle()
-    assert_still_picture(notebook.outputs(1))
+    assert_still_picture(notebook.outputs(1), "interrupted")
     assert "the cell went on" in notebook.text(1)
     notebook.run_cell(2)
     notebook.wait_for_text(2, "interrupted: step")
@@ -111,7 +134,7 @@ def test_a_plain_loop_of_updates_ends_with_its_cell(open_notebook):
     notebook = open_notebook("plain", SETUP, loop, "print(plot)")
     notebook.run_all()
     notebook.wait_for_text(2, "finished: step 20")
-    assert_still_picture(notebook.outputs(1))
+    assert_still_picture(notebook.outputs(1), "finished")
 
 
 def test_an_error_in_the_training_reaches_the_waiting_cell(open_notebook):
@@ -125,7 +148,52 @@ def test_an_error_in_the_training_reaches_the_waiting_cell(open_notebook):
     )
     notebook.run_all()
     notebook.wait_for_text(2, "ValueError: the reward is nan")
-    assert_still_picture(notebook.outputs(1))
+    assert_still_picture(notebook.outputs(1), "failed with ValueError")
+
+
+@pytest.mark.parametrize("cell", [WATCH, START], ids=["foreground", "background"])
+def test_the_cursor_reads_numbers_of_earlier_steps_during_the_run_and_after_it(open_notebook, violations, cell):
+    notebook = open_notebook("cursor", SETUP.replace("seconds=0.05", "seconds=0.02"), cell)
+    notebook.run_cell(0)
+    notebook.run_cell(1)
+    curve, place = curve_of(notebook), notebook.cell(1).locator(".kit-where")
+    expect(curve).to_have_attribute("aria-valuemax", re.compile(r"\d\d"))
+    expect(place).to_contain_text("the latest")
+    curve.focus()
+    curve.press("Home")
+    curve.press("ArrowRight")
+    expect(place).to_contain_text("step 2, under the cursor")
+    # The line has the mean of the first two rewards, 0.0025 and 0.005, with weights 0.7 and 1.
+    expect(curve).to_have_attribute("aria-valuetext", "step 2: reward 0.00397 (0.00500)")
+    before = int(curve.get_attribute("aria-valuemax"))
+    notebook.page.wait_for_function(
+        "before => document.querySelector('svg[role=slider]').ariaValueMax > before + 10", arg=before
+    )
+    expect(curve).to_have_attribute("aria-valuenow", "2")  # it stays while the run goes on
+    curve.press("b")  # JupyterLab's key for another cell
+    assert violations(notebook.page, ".kit-live-plot") == []
+    box = curve.bounding_box()
+    notebook.page.mouse.click(box["x"] + 44 + (box["width"] - 56) * 0.025, box["y"] + 80)
+    expect(place).to_contain_text("step 10, under the cursor")
+    notebook.click(1, "Newest step")
+    expect(place).to_contain_text("the latest")
+    notebook.wait_for_text(1, "finished: step 400 of 400")
+    curve.press("ArrowLeft")
+    expect(place).to_contain_text("step 399, under the cursor")
+    assert notebook.page.locator(".jp-Notebook .jp-Cell").count() == 2
+    assert notebook.cell(1).locator(".kit-newest tbody td").nth(1).inner_text() == "400"
+
+
+def test_a_restart_of_the_kernel_during_a_run_leaves_what_was_last_seen(open_notebook):
+    notebook = open_notebook("restarted", SETUP, START)
+    notebook.run_cell(0)
+    notebook.run_cell(1)
+    expect(curve_of(notebook)).to_have_attribute("aria-valuemax", re.compile(r"\d\d"))
+    notebook.page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
+    still = notebook.cell(1).locator(".kit-still")
+    still.locator("svg[role=img]").wait_for()
+    assert "Last seen running: step" in still.inner_text()
+    assert not curve_of(notebook).is_visible()
 
 
 @pytest.mark.parametrize("cell", [WATCH, START], ids=["foreground", "background"])
@@ -139,9 +207,8 @@ def test_a_page_reloaded_during_a_run_ends_with_its_curves(open_notebook, cell):
     page.reload()
     page.wait_for_selector(".jp-Notebook .jp-Cell")
     notebook.wait_for_text(1, "finished: step 400 of 400")
-    [picture] = [each for each in notebook.cell(1).locator("svg[role=img], img").all() if each.is_visible()]
-    words = picture.get_attribute("alt") or picture.locator("title").text_content()
-    assert "reward from" in words or "400 steps" in words, words
+    expect(curve_of(notebook)).to_have_attribute("aria-valuetext", re.compile("step 400: reward"))
+    assert not notebook.cell(1).locator(".kit-still").is_visible()
     assert not notebook.cell(1).get_by_role("button", name="Pause").is_visible()
 
 

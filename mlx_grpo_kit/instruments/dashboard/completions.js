@@ -102,9 +102,7 @@ class Completions {
   }
 
   line(row) {
-    const pushed = row[4] > 0 ? "kit-up" : row[4] < 0 ? "kit-down" : null;
-    const strength = row[4] ? `--kit-strength:${(6 + 8 * Math.min(Math.abs(row[4]), 2)).toFixed(0)}%` : null;
-    return h("tr", {class: pushed, style: strength}, ...this.columns.map(each =>
+    return h("tr", pushOf(row[4]), ...this.columns.map(each =>
       h("td", {class: each.text ? "kit-mono" : null}, each.text ? this.cell(each.of(row)) : each.words(row))));
   }
 

@@ -75,7 +75,7 @@ const render = ({model, el}) => {
     looking.textContent = `Step ${completions.step} is repeated, and then shown in the microscope below.`;
   });
   const looking = h("div", {class: "kit-soft", role: "status"});
-  el.classList.add("kit-widget", "kit-dashboard");
+  el.classList.add("kit-widget", "kit-run", "kit-dashboard");
   el.replaceChildren(
     h("div", {class: "kit-row"}, about.title ? h("b", {class: "kit-title"}, about.title) : null, state, words),
     progress, h("div", {class: "kit-row kit-controls"}, controls, settings), complaint, health, view.node, grid, more,

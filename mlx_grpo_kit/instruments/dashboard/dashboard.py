@@ -42,8 +42,8 @@ from mlx_grpo_kit.viz.browser import BrowserWidget
 from mlx_grpo_kit.viz.kernel import notebook_shell
 from mlx_grpo_kit.viz.live.background import BackgroundRun
 from mlx_grpo_kit.viz.live.curves import CURVE
-from mlx_grpo_kit.viz.live.pace import next_frame
-from mlx_grpo_kit.viz.live.view import SECONDS_BETWEEN_STILLS, last_seen, run_in_words
+from mlx_grpo_kit.viz.live.pace import SECONDS_BETWEEN_STILLS, next_frame
+from mlx_grpo_kit.viz.live.words import last_seen, run_in_words
 from mlx_grpo_kit.viz.picture import Picture, as_picture, still
 from mlx_grpo_kit.viz.style import three_digits
 

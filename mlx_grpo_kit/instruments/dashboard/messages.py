@@ -11,10 +11,10 @@ from mlx_grpo_kit.instruments.dashboard.layers import layer_norms, layers_in
 from mlx_grpo_kit.instruments.dashboard.panels import names_of, run_panels
 from mlx_grpo_kit.instruments.dashboard.settings import change_in_words, changes_of
 from mlx_grpo_kit.runs.record import RecordedStep, RunRecord, transcript
+from mlx_grpo_kit.viz.live.curves import five_digits
 
 MOST_CHARACTERS = 600  # per prompt or completion on the page
 MOST_STEPS, MOST_BYTES = 60, 200_000  # limits of the completions in one message
-DIGITS = 5
 
 
 def all_of(record: RunRecord, metrics: Iterable[str]) -> dict[str, Any]:
@@ -63,12 +63,12 @@ def _numbers(steps: Sequence[RecordedStep]) -> list[int]:
 
 
 def _columns(steps: Sequence[RecordedStep], names: Sequence[str]) -> dict[str, list[float | None]]:
-    return {name: [_short(step.metrics.get(name, math.nan)) for step in steps] for name in names}
+    return {name: [five_digits(step.metrics.get(name, math.nan)) for step in steps] for name in names}
 
 
 def _layer_columns(steps: Sequence[RecordedStep], layers: Sequence[str]) -> dict[str, list[float | None]]:
     norms = [layer_norms(step.metrics) if layers else {} for step in steps]
-    return {f"layer norm/{layer}": [_short(each.get(layer, math.nan)) for each in norms] for layer in layers}
+    return {f"layer norm/{layer}": [five_digits(each.get(layer, math.nan)) for each in norms] for layer in layers}
 
 
 def _row(completion: Any) -> list[Any]:
@@ -89,7 +89,3 @@ def _row(completion: Any) -> list[Any]:
 
 def _cut(text: str) -> str:
     return text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + "…"
-
-
-def _short(value: float) -> float | None:
-    return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None

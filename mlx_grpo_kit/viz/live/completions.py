@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
@@ -45,14 +45,25 @@ def completions_table(records: Iterable[Any], *, title: str = "") -> Completions
     records = list(records)
     if not records:
         return CompletionsTable("<em>no completions</em>", "no completions")
+    header = _header(records)
+    rows = [_cells(record, header) for record in records]
+    return CompletionsTable(_html(title, header, rows, records), _text(title, header, rows))
+
+
+def rows_for_page(records: Sequence[Any]) -> dict[str, Any]:
+    """Return the table as JSON for a live page: its header, and the cells and the advantage of each row."""
+    header = _header(records)
+    rows = [{"cells": _cells(record, header), "advantage": _value(record, "advantage")} for record in records]
+    return {"header": header, "rows": rows}
+
+
+def _header(records: Sequence[Any]) -> list[str]:
     header = ["prompt", "completion"]
     if any(_value(record, "reward") is not None for record in records):
         header.append("reward")
     if any(_value(record, "advantage") is not None for record in records):
         header += ["advantage", "the step pushes it"]
-
-    rows = [_cells(record, header) for record in records]
-    return CompletionsTable(_html(title, header, rows, records), _text(title, header, rows))
+    return header
 
 
 def _value(record: Any, name: str) -> float | None:

@@ -1,6 +1,8 @@
 // A small curve: a heading, a drawing with round numbers at its axes, and a cursor that you can drag.
 
 const HEIGHT = 104, LEFT = 44, RIGHT = 12, TOP = 6, BOTTOM = 18;  // of a curve and its margins, in pixels
+const WORDS_HEIGHT = 15;  // of a line of words in a curve without values
+const FEW = 60;  // the most steps of a line with its own heights that has points without being smoothed
 const last = list => list[list.length - 1];
 const isNumber = value => value !== null && value !== undefined;
 const SAME = 1e-6;  // smaller relative differences count as 0, because the kernel sends numbers with five digits
@@ -98,24 +100,41 @@ const pathOf = (steps, values, x, y) => {
   return path.join("");
 };
 
+// The colour and the dashes of a panel's line.
+const lookOf = line => `kit-color${line % 6} kit-dash${line % 4}`;
+
+// A path of points: strokes without a length, whose caps are round.
+const pointsOf = (steps, values, x, y) => steps.map((step, place) =>
+  isNumber(values[place]) ? `M${x(step).toFixed(1)} ${y(values[place]).toFixed(1)}h.01` : "").join("");
+
+// The attributes of a table's row whose completion a step pushes up or down.
+const pushOf = advantage => ({
+  class: advantage > 0 ? "kit-up" : advantage < 0 ? "kit-down" : null,
+  style: advantage ? `--kit-strength:${(6 + 8 * Math.min(Math.abs(advantage), 2)).toFixed(0)}%` : null,
+});
+
 // One curve: a heading with the numbers under the cursor, and a drawing whose cursor follows the pointer and the keys.
+// `spec` is a RunPanel (dashboard/panels.py), whose lines are computed here, or a panel from curves_for_page (curves.py),
+// which has its own log axis, `heights` of its lines, by metric, and a list of the metrics that are `rare`. The numbers
+// of these panels are those of the lines, and the measured values are points, with numbers in parentheses.
 class Curve {
-  constructor(spec, hooks) {
-    this.spec = spec;
+  constructor(spec, hooks, height = HEIGHT) {
+    Object.assign(this, {spec, height});
     const several = Object.keys(spec.lines).length > 1;
-    this.values = Object.keys(spec.lines).map((words, place) => {
-      const mark = h("i", {class: `kit-mark kit-color${Math.min(place, 4)}`});
-      const value = h("b", {}, "");
-      return {name: several ? `${words} ` : "", value, node: h("span", {}, several ? mark : null, several ? h("span", {}, words) : null, value)};
+    this.values = Object.keys(spec.lines).map((words, line) => {
+      const value = h("b", {}, ""), measured = h("span", {class: "kit-measured", hidden: !spec.heights});
+      const mark = h("i", {class: `kit-mark ${lookOf(line)}`});
+      const parts = several ? [mark, h("span", {}, words), value, measured] : [measured, value];
+      return {name: several ? `${words} ` : "", value, measured, node: h("span", {}, ...parts)};
     });
     const heading = h("div", {class: `kit-heading${several ? " kit-several" : ""}`, title: spec.help || null},
                       h("span", {}, spec.title), ...this.values.map(({node}) => node));
     this.still = s("g");
-    this.inside = s("rect", {x: LEFT - 1, y: TOP - 1, height: HEIGHT - TOP - BOTTOM + 1});
+    this.inside = s("rect", {x: LEFT - 1, y: TOP - 1, height: height - TOP - BOTTOM + 1});
     this.clip = `kit-inside-${Math.random().toString(36).slice(2)}`;  // in the page's one space of names
     this.cursor = s("g");
     this.mark = s("g");
-    this.svg = s("svg", {height: HEIGHT, role: "slider", "aria-label": `step on the curve of ${spec.title}`, tabindex: -1},
+    this.svg = s("svg", {height, role: "slider", "aria-label": `step on the curve of ${spec.title}`, tabindex: -1},
                  s("defs", {}, s("clipPath", {id: this.clip}, this.inside)), this.still, this.mark, this.cursor);
     this.node = h("div", {class: "kit-curve"}, heading, this.svg);
     const stepAt = event => {
@@ -128,7 +147,7 @@ class Curve {
       if (event.button) return;
       this.svg.setPointerCapture(event.pointerId);
       this.svg.focus({preventScroll: true});
-      marked = event.shiftKey ? stepAt(event) : null;
+      marked = event.shiftKey && hooks.zoom ? stepAt(event) : null;
       if (marked === null) hooks.go(stepAt(event));
     });
     this.svg.addEventListener("pointermove", event => {
@@ -136,7 +155,7 @@ class Curve {
       if (marked === null) return hooks.go(stepAt(event));
       const ends = [marked, stepAt(event)].map(step => this.x(step)).sort((one, other) => one - other);
       this.mark.replaceChildren(s("rect", {class: "kit-zoomed", x: ends[0], y: TOP, width: ends[1] - ends[0],
-                                           height: HEIGHT - TOP - BOTTOM}));
+                                           height: height - TOP - BOTTOM}));
     });
     this.svg.addEventListener("pointerup", event => {
       this.mark.replaceChildren();
@@ -149,7 +168,7 @@ class Curve {
   // `view` has the first and the last step to draw, the smoothing, and whether the axis is logarithmic. `over` has the
   // runs to draw over this one.
   draw(run, width, view, over) {
-    const {spec} = this, names = Object.values(spec.lines), {from, to} = view;
+    const {spec, height} = this, names = Object.values(spec.lines), {from, to} = view;
     const smooth = smoothed(spec.smoothing ? view.smoothing : 0);
     const column = name => run.columns[name] ?? [];
     const isInside = step => step >= from && step <= to;
@@ -167,14 +186,14 @@ class Curve {
         const edge = value + sign * spread;
         return !isNumber(end) ? edge : sign < 0 ? Math.max(edge, end) : Math.min(edge, end);
       })) : [];
-    this.sparse = main.map(isSparse);
-    this.smooth = main.map((values, place) => this.sparse[place] ? values : smooth(values));
+    this.sparse = names.map((name, line) => spec.rare?.includes(name) ?? isSparse(main[line]));
+    this.smooth = names.map((name, line) => spec.heights?.[name] ?? (this.sparse[line] ? main[line] : smooth(main[line])));
     const visible = [
       ...main.map(values => inside(run.steps, values)), ...edges.map(values => inside(run.steps, smooth(values))),
       ...others.map(each => inside(each.steps, isSparse(each.values) ? each.values : smooth(each.values))),
     ];
     const positive = value => isNumber(value) && value > 0;
-    const isLog = view.log && visible.some(values => values.some(positive));
+    const isLog = this.isLog = (spec.log ?? view.log) && visible.some(values => values.some(positive));
     let low = Infinity, high = -Infinity;
     for (const values of visible) for (const value of values) if (isLog ? positive(value) : isNumber(value)) {
       low = Math.min(low, value);
@@ -189,10 +208,10 @@ class Curve {
     const margin = 0.06 * (top - bottom) || (isLog ? 0.3 : 0.06 * Math.abs(high) || 0.05);
     Object.assign(this, {from, to});
     this.x = step => LEFT + (width - LEFT - RIGHT) * (step - from) / (to - from);
-    this.y = value => TOP + (HEIGHT - TOP - BOTTOM) * (top + margin - scale(value)) / (top - bottom + 2 * margin);
+    this.y = value => TOP + (height - TOP - BOTTOM) * (top + margin - scale(value)) / (top - bottom + 2 * margin);
     this.isShown = (step, value) => isInside(step) && (isLog ? positive(value) : isNumber(value));
 
-    const {x, y} = this, parts = [], floor = HEIGHT - BOTTOM;
+    const {x, y} = this, parts = [], floor = height - BOTTOM;
     // On a logarithmic axis a smoothed line can fall below the lowest value: it ends at the axis.
     const drawn = (kind, d) => s("path", {class: kind, d, "clip-path": `url(#${this.clip})`});
     const ends = isLog ? [10 ** (bottom - margin), 10 ** (top + margin)] : [bottom - margin, top + margin];
@@ -202,8 +221,9 @@ class Curve {
     }
     for (const [value, words] of ticks(from, to)) {
       const anchor = x(value) > width - 28 ? "end" : "middle";
-      parts.push(s("text", {x: anchor === "end" ? width : x(value), y: HEIGHT - 5, "text-anchor": anchor}, words));
+      parts.push(s("text", {x: anchor === "end" ? width : x(value), y: height - 5, "text-anchor": anchor}, words));
     }
+    if (spec.xlabel) parts.push(s("text", {x: LEFT - 12, y: height - 5, "text-anchor": "end"}, spec.xlabel));
     parts.push(s("path", {class: "kit-axis", d: `M${LEFT} ${TOP}V${floor}H${width - RIGHT}`}));
     for (const step of empty ? [] : Object.keys(run.changes)) if (isInside(step - 0.5))
       parts.push(s("path", {class: "kit-change", d: `M${x(step - 0.5).toFixed(1)} ${TOP}V${floor}`}));
@@ -228,42 +248,58 @@ class Curve {
       if (known.length)
         parts.push(drawn("kit-band", edge(above, known) + edge(below, known.reverse()).replace("M", "L") + "z"));
     }
-    main.forEach((values, place) => {
-      const color = `kit-color${Math.min(place, 4)}`, [at, heights] = seen(run.steps, this.smooth[place], this.sparse[place]);
-      if (!this.sparse[place]) parts.push(drawn(`kit-raw ${color}`, pathOf(...seen(run.steps, values), x, y)));
+    const isAlone = (heights, at) => isNumber(heights[at]) && !isNumber(heights[at - 1]) && !isNumber(heights[at + 1]);
+    main.forEach((values, line) => {
+      const look = lookOf(line), sparse = this.sparse[line], [at, heights] = seen(run.steps, this.smooth[line], sparse);
+      const raw = sparse ? [[], []] : seen(run.steps, values);
+      if (!spec.heights) parts.push(drawn(`kit-raw ${look}`, pathOf(...raw, x, y)));
+      else if (spec.heights[names[line]] || run.steps.length <= FEW)
+        parts.push(drawn(`kit-points ${look}`, pointsOf(...raw, x, y)));
       const d = pathOf(at, heights, x, y);
-      parts.push(drawn("kit-halo", d), drawn(`kit-line ${color}`, d));
-      if (this.sparse[place]) at.forEach((step, each) => {
-        if (isNumber(heights[each])) parts.push(s("circle", {class: `kit-dot ${color}`, cx: x(step), cy: y(heights[each]), r: 2.5}));
+      parts.push(drawn("kit-halo", d), drawn(`kit-line ${look}`, d));
+      at.forEach((step, each) => {  // a line does not show a value between two gaps
+        if (isNumber(heights[each]) && (sparse || isAlone(heights, each)))
+          parts.push(s("circle", {class: `kit-dot ${look}`, cx: x(step), cy: y(heights[each]), r: 2.5}));
       });
+      const isZero = place => isNumber(values[place]) && values[place] <= 0;
+      const zeros = isLog ? run.steps.filter((step, place) => isInside(step) && isZero(place)) : [];
+      const triangles = zeros.map(step => `M${x(step).toFixed(1)} ${floor}l-3.5 -6h7z`).join("");
+      if (zeros.length) parts.push(s("path", {class: `kit-floor ${look}`, d: triangles}));
     });
-    if (empty) parts.push(s("text", {x: (LEFT + width) / 2, y: HEIGHT / 2, "text-anchor": "middle"},
-                           main.some(values => values.some(isNumber)) ? "no values here"
-                             : run.steps.length ? spec.empty : "no values yet"));
+    if (empty) {
+      const words = main.some(values => values.some(isNumber)) ? "no values here"
+        : run.steps.length || spec.heights ? spec.empty : "no values yet";
+      words.split("\n").forEach((line, place, {length}) => parts.push(s("text", {x: (LEFT + width) / 2,
+        y: height / 2 + WORDS_HEIGHT * (place - (length - 1) / 2), "text-anchor": "middle"}, line)));
+    }
     this.svg.setAttribute("width", width);
-    this.inside.setAttribute("width", width - LEFT - RIGHT + 2);
+    this.inside.setAttribute("width", Math.max(width - LEFT - RIGHT + 2, 0));
     this.still.replaceChildren(...parts);
   }
 
   drawCursor(run, place, step, least) {
     const parts = [];
     Object.values(this.spec.lines).forEach((name, line) => {
-      const column = run.columns[name] ?? [];
-      // A line that is measured now and then shows its last measurement.
-      const at = this.sparse?.[line] ? column.slice(0, place + 1).findLastIndex(isNumber) : place;
-      const value = column[at];
-      this.values[line].value.textContent = threeDigits(value);
+      const column = run.columns[name] ?? [], {heights} = this.spec, {value: number, measured} = this.values[line];
+      // A line that is measured now and then shows its last measurement, as does the end of a line with its own heights.
+      const isLast = this.sparse?.[line] || (heights && place === run.steps.length - 1);
+      const at = isLast ? column.slice(0, place + 1).findLastIndex(isNumber) : place;
+      const value = heights?.[name]?.[at] ?? column[at];  // on a log axis 0 has no height
+      number.textContent = threeDigits(value);
+      measured.textContent = heights?.[name] && isNumber(column[at]) ? `(${threeDigits(column[at])})` : "";
       if (this.isShown(run.steps[at] ?? step, value))
-        parts.push(s("circle", {class: `kit-dot kit-color${line}`, cx: this.x(run.steps[at] ?? step), cy: this.y(value), r: 3.5}));
+        parts.push(s("circle", {class: `kit-dot ${lookOf(line)}`, cx: this.x(run.steps[at] ?? step), cy: this.y(value),
+                                r: 3.5}));
     });
     if (step !== undefined) {
       const at = this.x(step).toFixed(1);
       if (step >= this.from && step <= this.to)
-        parts.unshift(s("path", {class: "kit-cursor", d: `M${at} ${TOP}V${HEIGHT - BOTTOM}`}));
+        parts.unshift(s("path", {class: "kit-cursor", d: `M${at} ${TOP}V${this.height - BOTTOM}`}));
       this.svg.setAttribute("aria-valuemin", least);
       this.svg.setAttribute("aria-valuemax", last(run.steps));
       this.svg.setAttribute("aria-valuenow", step);
-      const words = this.values.map(({name, value}) => `${name}${value.textContent}`).join(", ");
+      const words = this.values.map(({name, value, measured}) =>
+        `${name}${value.textContent}${measured.textContent && ` ${measured.textContent}`}`).join(", ");
       this.svg.setAttribute("aria-valuetext", `step ${step}: ${this.spec.title} ${words}`);
     } else this.svg.removeAttribute("aria-valuenow");
     this.cursor.replaceChildren(...(this.empty ? [] : parts));

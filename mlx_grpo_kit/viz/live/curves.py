@@ -22,6 +22,7 @@ Page = TypeVar("Page", Chart, FigureChart)
 
 CURVE = Path(__file__).with_name("curve")  # .js and .css, which draw the curves of a live page
 MAX_COLUMNS = 2
+MOST_PLACES = 600  # the most steps of a line on a live page
 FEW = 60  # the most steps of an unsmoothed line that has points
 LINE = 40  # characters of words that fit into a panel
 WIDTH = 640  # pixels: two panels fit a narrow page in a readable size
@@ -215,11 +216,14 @@ def curve_panel(
         seen = [] if rare else values if smoothing or len(steps) <= FEW else _alone(values)
         zeros = [step for step, value in zip(steps, values, strict=True) if value <= 0]
         lines.append(Line([steps[place] for place in places], heights, COLORS[index % len(COLORS)], look, seen, zeros))
-    several = len(metrics) > 1
-    # It lists existing names, so that a misspelt name is obvious.
-    known = [f"metrics so far: {', '.join(sorted(history))}"] if history else []
-    empty = "\n".join(fill(words, LINE) for words in (f"waiting for {' and '.join(metrics)}", *known))
+    several, empty = len(metrics) > 1, _waiting_for(metrics, history)
     return CurvePanel(title, lines, right="" if several else now, log=log, legend=several, empty=empty)
+
+
+def _waiting_for(metrics: Sequence[str], history: Collection[str]) -> str:
+    """Return the words of a panel without values. They list existing names, so that a misspelt name is obvious."""
+    known = [f"metrics so far: {', '.join(sorted(history))}"] if history else []
+    return "\n".join(fill(words, LINE) for words in (f"waiting for {' and '.join(metrics)}", *known))
 
 
 def _alone(values: Sequence[float]) -> list[float]:
@@ -284,3 +288,71 @@ def describe_curves(
         start, end, lowest, highest = map(three_digits, (heights[0], end, min(values), max(values)))
         sentences.append(f"{metric}: from {start} to {end} (lowest {lowest}, highest {highest}).")
     return " ".join(sentence for sentence in sentences if sentence)
+
+
+def curves_for_page(
+    steps: Sequence[int],
+    history: Mapping[str, Sequence[float]],
+    panels: Panels,
+    *,
+    smoothing: float = 0.7,
+    log: Collection[str] = (),
+) -> dict[str, Any]:
+    """Return the curves of `chart_curves` as JSON for a live page, where curve.js draws them.
+
+    A page gets at most about MOST_PLACES steps: of each stretch of a longer run, the lowest and the highest value.
+    """
+    missing = [math.nan] * len(steps)
+    values = {
+        metric: [value if math.isfinite(value) else math.nan for value in history.get(metric, missing)]
+        for metrics in panels.values()
+        for metric in metrics
+    }
+    rare = {metric for metric, column in values.items() if comes_now_and_then(column)}
+    places = _places(values, rare, len(steps))
+
+    def heights(title: str) -> dict[str, list[float | None]]:
+        smoothed = [name for name in panels[title] if name not in rare] if smoothing else []
+        return {name: short(curve(values[name], smoothing, title in log)[1]) for name in smoothed}
+
+    def short(column: Sequence[float]) -> list[float | None]:
+        return [five_digits(column[place]) for place in places]
+
+    return {
+        "steps": [steps[place] for place in places],
+        "columns": {metric: short(column) for metric, column in values.items()},
+        "panels": [
+            {
+                "title": title,
+                "lines": {metric: metric for metric in metrics},
+                "heights": heights(title),
+                "rare": [metric for metric in metrics if metric in rare],
+                "log": title in log,
+                "empty": _waiting_for(metrics, history),
+                "xlabel": "step",
+            }
+            for title, metrics in panels.items()
+        ],
+    }
+
+
+def _places(values: Mapping[str, Sequence[float]], rare: Collection[str], count: int) -> list[int]:
+    """Choose the steps that a page gets: of each stretch the lowest and the highest of every line, and a gap."""
+    if count <= MOST_PLACES:
+        return [*range(count)]
+    size = math.ceil(2 * len(values) * count / MOST_PLACES)
+    kept = {count - 1}
+    for metric, column in values.items():
+        for start in range(0, count, size):
+            stretch = range(start, min(start + size, count))
+            known = [place for place in stretch if not math.isnan(column[place])]
+            if known:
+                kept |= {min(known, key=column.__getitem__), max(known, key=column.__getitem__)}
+            if metric not in rare and len(known) < len(stretch):
+                kept.add(next(place for place in stretch if math.isnan(column[place])))
+    return sorted(kept)
+
+
+def five_digits(value: float) -> float | None:
+    """Round a number for a page, which shows three digits; a number that is not finite becomes None."""
+    return float(f"{value:.5g}") if math.isfinite(value) else None

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 SECONDS_BETWEEN_FRAMES = 0.25, 1.0  # at least and, unless the run itself takes longer, at most
-SHARE_FOR_DRAWING = 0.1  # the share of the run's time: a frame takes some 40 ms, as much as a step of a tiny model
+SHARE_FOR_DRAWING = 0.1  # the share of the run's time: a figure takes some 40 ms, as much as a step of a tiny model
+SECONDS_BETWEEN_STILLS = 5.0  # the maximum age of the still picture when the page or the kernel goes away
 
 
 def next_frame(started: float) -> float:

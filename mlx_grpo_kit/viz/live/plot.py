@@ -13,14 +13,16 @@ from mlx_grpo_kit.runs.diagnosis import Monitor
 from mlx_grpo_kit.runtime.printing import printable
 from mlx_grpo_kit.viz.kernel import notebook_shell
 from mlx_grpo_kit.viz.live.background import BackgroundRun
-from mlx_grpo_kit.viz.live.curves import chart_curves, describe_curves, draw_curves, latest
+from mlx_grpo_kit.viz.live.curves import chart_curves, curves_for_page, describe_curves, draw_curves, latest
 from mlx_grpo_kit.viz.live.pace import next_frame
-from mlx_grpo_kit.viz.live.view import NotebookView, run_in_words
+from mlx_grpo_kit.viz.live.words import run_in_words
 from mlx_grpo_kit.viz.picture import Picture, as_picture, to_png
 from mlx_grpo_kit.viz.style import three_digits
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from mlx_grpo_kit.viz.live.view import LiveView
 
 
 @printable
@@ -33,7 +35,8 @@ class LivePlot:
         run = plot.start(trainer.train(max_steps=200))            # in a thread, with Pause and Stop; then: await run
         plot.update(metrics)                                      # in your own loop
 
-    In a notebook there is also a still picture, which is hidden while the growing one is live. You see it when you open
+    In a notebook, drag over a curve or press the arrow keys on it to read the numbers of an earlier step, during the
+    run and after it. There is also a still picture, which is hidden while the curves are live. You see it when you open
     the notebook again, even if it was closed during the run. In a plain script nothing is shown, but `history` is kept
     and `save(path)` writes the picture.
 
@@ -79,7 +82,7 @@ class LivePlot:
         self.state = "waiting for the first step"
         self._latest: list[Any] = []  # the completions shown below
         self._monitor = Monitor()
-        self._view: NotebookView | None = None
+        self._view: LiveView | None = None
         self._running = False
         self._started = self._seconds = self._next_frame = 0.0
 
@@ -162,13 +165,13 @@ class LivePlot:
         return run
 
     def finish(self, state: str = "finished") -> None:
-        """End the run: the growing picture becomes a still one. Has no effect if no run is shown."""
+        """End the run, and store its last still picture. Has no effect if no run is shown."""
         if not self._running:
             return
         self.state, self._running = state, False
         if self._view is not None:
             view, self._view = self._view, None
-            view.replace_by(self._picture(), self.status, self._latest, self.warnings)
+            view.end(self._frame(), self._latest, self._picture)
 
     # -- the picture --------------------------------------------------------------------------------------------------
 
@@ -233,7 +236,9 @@ class LivePlot:
         shell = notebook_shell()
         if shell is None:
             return
-        self._view = NotebookView(run)
+        from mlx_grpo_kit.viz.live.view import LiveView
+
+        self._view = LiveView(run, self._frame())
         self._refresh()
         if run is None:
             # Nothing marks the end of a plain loop of update(), so the end of its cell counts as the end of the run.
@@ -247,21 +252,34 @@ class LivePlot:
         if self._view is None:
             return
         started = time.monotonic()
-        self._view.show(self.status, self._picture(), self._latest, self.warnings, keep=keep)
+        self._view.show(self._frame(), self._latest, self._picture, keep=keep)
         self._next_frame = next_frame(started)
+
+    def _frame(self) -> dict[str, Any]:
+        """Return the whole state of the run for the page."""
+        curves = curves_for_page(self.steps, self.history, self.panels, smoothing=self.smoothing, log=self.log)
+        return {
+            "title": self.title,
+            "state": self.state,
+            "status": self.status,
+            "over": not self._running,
+            "step": self.steps[-1] if self.steps else 0,
+            "length": self.max_steps if self._running else None,
+            "count": len(self.steps),
+            "smoothed": self.smoothing > 0,
+            "warnings": self.warnings,
+            **curves,
+        }
 
     def hold(self, run: BackgroundRun) -> None:
         """Show that `run` is paused, wait until it continues, and exclude that time from the run's seconds."""
         began = time.monotonic()
         self.state = "paused"
         self._refresh(keep=True)
-        if self._view is not None:
-            self._view.show_paused(True)
         run.wait_until_resumed()
         self._started += time.monotonic() - began
         self.state = "running"
-        if self._view is not None:
-            self._view.show_paused(False)
+        self._refresh()
 
 
 def _panels(metrics: str | Sequence[str] | Mapping[str, Sequence[str]]) -> dict[str, list[str]]:

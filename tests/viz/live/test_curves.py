@@ -2,6 +2,7 @@
 
 import base64
 import io
+import json
 import math
 import re
 
@@ -9,7 +10,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mlx_grpo_kit.viz.live.curves import comes_now_and_then, curve, describe_curves, draw_curves, latest, smooth
+from mlx_grpo_kit.viz.live.curves import (
+    comes_now_and_then,
+    curve,
+    curves_for_page,
+    describe_curves,
+    draw_curves,
+    five_digits,
+    latest,
+    smooth,
+)
 from mlx_grpo_kit.viz.picture import as_picture, new_figure, show_picture, to_png
 from mlx_grpo_kit.viz.style import three_digits
 
@@ -221,3 +231,47 @@ def test_three_digits(value, words):
 def test_a_picture_without_a_description_raises_an_error():
     with pytest.raises(ValueError, match="alt is empty"):
         show_picture(new_figure(1, 1), " ")
+
+
+# -- for a live page --------------------------------------------------------------------------------------------------
+
+
+def test_a_page_gets_every_step_of_a_short_run_with_the_line_that_the_stored_picture_has():
+    history = {"reward": [0.1, 0.2, math.nan, 1 / 3], "d": [1e-3, 0.0, 1e-5, 1e-6]}
+    page = curves_for_page([1, 2, 5, 6], history, {"reward": ["reward"], "difference": ["d"]}, log=["difference"])
+    assert page["steps"] == [1, 2, 5, 6]
+    assert page["columns"] == {"reward": [0.1, 0.2, None, 0.33333], "d": [1e-3, 0.0, 1e-5, 1e-6]}
+    reward, difference = page["panels"]
+    for panel, name, log in ((reward, "reward", False), (difference, "d", True)):
+        assert panel["log"] == log
+        sent = [math.nan if height is None else height for height in panel["heights"][name]]
+        assert sent == pytest.approx(curve(history[name], 0.7, log)[1], rel=1e-4, nan_ok=True)
+    assert json.loads(json.dumps(page, allow_nan=False)) == page
+
+
+def test_a_page_draws_a_line_without_smoothing_from_its_values_alone():
+    history = {"reward": [0.1, 0.2], "eval": [math.nan, 0.5]}
+    (panel,) = curves_for_page([1, 2], history, {"both": ["reward", "eval"]}, smoothing=0)["panels"]
+    assert (panel["heights"], panel["rare"]) == ({}, [])
+
+
+def test_a_page_gets_some_six_hundred_steps_of_a_long_run_with_its_extremes_its_gaps_and_what_is_rare():
+    rng = np.random.default_rng(0)
+    steps = [*range(1, 5001)]
+    noise, other, rare = ([*map(float, rng.normal(size=5000))] for _ in range(3))
+    noise[1234], noise[4321] = 50.0, -50.0
+    other[777] = math.inf
+    rare = [value if step % 100 == 0 else math.nan for step, value in zip(steps, rare, strict=True)]
+    history = {"noise": noise, "other": other, "rare": rare}
+    page = curves_for_page(steps, history, {"a": ["noise", "other"], "b": ["rare"]})
+    assert 300 < len(page["steps"]) <= 700
+    assert page["steps"] == sorted({*page["steps"]})
+    assert page["steps"][-1] == 5000
+    columns = page["columns"]
+    assert (max(columns["noise"]), min(columns["noise"])) == (50.0, -50.0)
+    assert columns["other"][page["steps"].index(778)] is None
+    assert [value for value in columns["rare"] if value is not None] == [five_digits(v) for v in rare if v == v]
+    first, second = page["panels"]
+    assert second["rare"] == ["rare"]
+    heights = curve(noise, 0.7)[1]
+    assert first["heights"]["noise"] == pytest.approx([heights[step - 1] for step in page["steps"]], rel=1e-4)

@@ -159,7 +159,7 @@ def test_save_and_display(tmp_path):
 def test_importing_and_feeding_it_loads_no_heavy_library():
     code = (
         "import sys; from mlx_grpo_kit.viz import LivePlot; p = LivePlot('reward'); p.update({'reward': 1.0});"
-        "p.finish(); print([m for m in ('mlx', 'torch', 'matplotlib', 'IPython', 'ipywidgets', 'numpy')"
+        "p.finish(); print([m for m in ('mlx', 'torch', 'matplotlib', 'IPython', 'ipywidgets', 'anywidget', 'numpy')"
         " if m in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
@@ -172,11 +172,11 @@ class FakeView:
     def __init__(self, clock, cost):
         self.clock, self.cost, self.frames = clock, cost, []
 
-    def show(self, status, picture, completions, warnings, *, keep):
+    def show(self, frame, completions, draw, *, keep):
         self.frames.append(self.clock.now)
         self.clock.now += self.cost
 
-    def replace_by(self, picture, status, completions, warnings):
+    def end(self, frame, completions, draw):
         self.frames.append("still")
 
 
@@ -203,13 +203,14 @@ def test_the_picture_that_stays_on_the_page_has_curves_from_the_second_frame_on(
     clock, shown = SimpleNamespace(now=100.0), []
     monkeypatch.setattr(view, "time", SimpleNamespace(monotonic=lambda: clock.now))
     monkeypatch.setattr("IPython.display.display", lambda data, **options: shown.append((data, options)))
-    notebook = view.NotebookView(None)
+    plot = LivePlot("reward")
+    notebook = view.LiveView(None, plot._frame())
     curves = [as_picture(Chart(100, 50), words) for words in ("no curve yet", *(f"{n} steps" for n in range(1, 9)))]
     seconds_and_stills = []
     for second, picture in enumerate(curves):
         clock.now = 100.0 + second
         shown.clear()
-        notebook.show("running", picture, [], [])
+        notebook.show(plot._frame() | {"status": "running"}, [], lambda picture=picture: picture)
         seconds_and_stills += [
             (second, data["text/plain"]) for data, _ in shown if "kit-still" in data.get("text/html", "")
         ]
@@ -218,6 +219,33 @@ def test_the_picture_that_stays_on_the_page_has_curves_from_the_second_frame_on(
     # No empty axes, but words that hold if the kernel ends before the second frame.
     assert first.startswith("Last seen running. If the kernel was restarted or shut down, the run ended with it.")
     assert "no curve yet" not in first
+
+
+def test_a_frame_has_the_whole_state_and_buttons_reach_the_run():
+    done, run = [], SimpleNamespace()
+    for name in ("pause", "resume", "stop"):
+        setattr(run, name, lambda name=name: done.append(name))
+    plot = LivePlot("reward", max_steps=9, title="<b>")
+    plot._running, plot._view = True, None
+    notebook = view.LiveView(run, plot._frame())
+    assert notebook.data["stoppable"]
+    assert (notebook.data["state"], notebook.data["status"]) == ("waiting for the first step",) * 2
+    assert notebook.data["panels"][0]["empty"] == "waiting for reward"
+    plot.update({"reward": 0.25}, 3)
+    sampled = SimpleNamespace(prompt="1+1=", completion="\ud800", reward=1.0, advantage=-0.5)
+    notebook._next_still = math.inf
+    notebook.show(plot._frame(), [sampled], None)
+    data = notebook.data
+    assert data["status"].startswith("running: step 3 of 9 · reward 0.250")
+    assert (data["over"], data["step"], data["length"], data["count"]) == (False, 3, 9, 1)
+    assert data["columns"] == {"reward": [0.25]}
+    assert data["table"]["rows"] == [{"cells": ["1+1=", "?", "1", "-0.50", "▼ down"], "advantage": -0.5}]
+    for name in ("pause", "resume", "stop"):
+        notebook._reply({"number": 1, "question": {"order": name}})
+    assert done == ["pause", "resume", "stop"]
+    plot._running = False
+    assert (plot._frame()["over"], plot._frame()["length"]) == (True, None)
+    assert not view.LiveView(None, plot._frame()).data["stoppable"]
 
 
 # -- in the foreground ------------------------------------------------------------------------------------------------
