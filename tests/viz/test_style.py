@@ -1,18 +1,17 @@
 """The contrast of every ink with its page, in the light and in the dark theme (WCAG 2.2, 1.4.3 and 1.4.11)."""
 
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from mlx_grpo_kit import instruments
 from mlx_grpo_kit.course.chapters.chapter_20.pictures.symptoms import draw_symptoms
 from mlx_grpo_kit.scalar import Value
 from mlx_grpo_kit.viz import draw_graph, page, style
 from mlx_grpo_kit.viz.box import LOOKS
 from mlx_grpo_kit.viz.chart import INK_COLORS, STYLE, text
 from mlx_grpo_kit.viz.graphs import graph
+from mlx_grpo_kit.viz.live.curves import CURVE
 from mlx_grpo_kit.viz.style import shades
 
 LIGHT, DARK = "#ffffff", ("#111111", "#121212")  # JupyterLab's page and the book's
@@ -85,8 +84,8 @@ def test_raw_values_below_a_smooth_line_can_be_seen():
     raw = re.findall(r'<path d="[^"]*" fill="none" stroke="(#\w+)" stroke-width="0.8"([^>]*)>', chart.svg("a run"))
     assert {color for color, _ in raw} == set(style.COLORS[:2])
     assert not any("opacity" in more for _, more in raw)
-    sheet = (Path(instruments.__file__).parent / "dashboard" / "dashboard.css").read_text(encoding="utf-8")
-    for name in ("raw", "line", "abandoned"):
+    sheet = CURVE.with_suffix(".css").read_text(encoding="utf-8")
+    for name in ("raw", "points", "line", "abandoned"):
         assert "opacity" not in re.search(rf"\.kit-{name} {{([^}}]*)}}", sheet)[1]
 
 
