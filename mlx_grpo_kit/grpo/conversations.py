@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from typing import Any
 
@@ -21,6 +21,7 @@ from mlx_grpo_kit.tasks.tools import Toolbox
 QUESTION = {"role": "user", "content": "dummy"}
 
 
+@dataclass(eq=False)
 class Conversations:
     """Answer the tool calls of a batch of rollouts. Pass `reply` to `generate`; `of` returns the conversations.
 
@@ -32,18 +33,15 @@ class Conversations:
         max_iterations: the maximum number of times that a row may call tools; None: no limit but its length.
     """
 
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        prompts: Sequence[Sequence[int]],
-        boxes: Sequence[Toolbox],
-        settings: Mapping[str, Any],
-        max_iterations: int | None = None,
-    ):
-        self.tokenizer, self.prompts, self.boxes = tokenizer, prompts, boxes
-        self.settings, self.max_iterations = settings, max_iterations
-        self.results: list[list[list[ToolResult]]] = [[] for _ in boxes]  # for each row, by iteration
-        self._starts = [0] * len(boxes)  # the index of the first token in each row's current turn
+    tokenizer: Tokenizer
+    prompts: Sequence[Sequence[int]]
+    boxes: Sequence[Toolbox]
+    settings: Mapping[str, Any]
+    max_iterations: int | None = None
+
+    def __post_init__(self):
+        self.results: list[list[list[ToolResult]]] = [[] for _ in self.boxes]  # for each row, by iteration
+        self._starts = [0] * len(self.boxes)  # the index of the first token in each row's current turn
 
     def reply(self, ended: Mapping[int, list[int]]) -> dict[int, list[int]]:
         """Run the calls in the turns that ended, all together, and return the tokens of their results by row."""

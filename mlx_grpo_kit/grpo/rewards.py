@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set, Sized
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -102,6 +103,7 @@ def compute_rewards(
     return total, by_name
 
 
+@dataclass(eq=False)
 class TaskRewards:
     """The rewards part of a step: a task's reward functions and, with `soft_punish_cache`, DAPO's overlong punishment.
 
@@ -112,17 +114,11 @@ class TaskRewards:
         warned_of: the names of functions that have already failed, so that each warns once.
     """
 
-    def __init__(
-        self,
-        reward_funcs: Sequence[Callable],
-        args: GRPOConfig,
-        max_completion_length: int,
-        world: World | None = None,
-        warned_of: set[str] | None = None,
-    ):
-        self.reward_funcs, self.args, self.world = reward_funcs, args, world or World()
-        self.max_completion_length = max_completion_length
-        self.warned_of: set[str] = set() if warned_of is None else warned_of
+    reward_funcs: Sequence[Callable]
+    args: GRPOConfig
+    max_completion_length: int
+    world: World = field(default_factory=World)
+    warned_of: set[str] = field(default_factory=set)
 
     def __call__(self, completions: Completions) -> Scores:
         """Score all completions. Raises RewardError like `compute_rewards`."""
