@@ -1132,11 +1132,12 @@ def test_clock():
 def test_what_a_model_wrote_cannot_disturb_the_display():
     written = "\x1b[2J[red]\n" + "9" * 99
     record = SimpleNamespace(problem=None, prompt="q" * 50 + "=", completion=written, completion_ids=[1, 2])
+    right = (record.problem, written)
     metrics = {"reward": math.nan, "step_time": 0.5, "completions/mean_length": 1.5}
     step = SimpleNamespace(step=1, metrics=metrics, completions=[record], changes={})
     for terminal in (True, False):
         console = Console(file=StringIO(), force_terminal=terminal, color_system=None, width=100, highlight=False)
-        display = RunDisplay("[bold]t[/bold]", 2, lambda *_: True, console=console, processes=4)
+        display = RunDisplay("[bold]t[/bold]", 2, lambda *asked: asked == right, console=console, processes=4)
         display.update(step, step.metrics)
         console.print(display)
         shown = console.file.getvalue()
@@ -1145,6 +1146,7 @@ def test_what_a_model_wrote_cannot_disturb_the_display():
         assert "qqq=" in shown
         assert "12 tokens/s" in shown, "1.5 tokens in half a second, in each of four processes"
         assert "[bold]t[/bold]" in shown
+        assert "right" in shown
         assert max(map(len, shown.splitlines())) <= 100 or not terminal
 
 

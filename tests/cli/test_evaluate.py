@@ -1,6 +1,7 @@
 """`evaluate`: the numbers are the trainer's, a file is asked whole or as training holds it back, bad input is told."""
 
 import json
+import sys
 
 import pytest
 
@@ -45,6 +46,13 @@ def test_a_file_is_asked_whole_or_as_training_holds_it_back(capsys, rows):
     assert 1 <= held_out < 20
     assert f"sums: {held_out} problems" in numbers(capsys, *settings, "--held-out", "--num-problems", held_out)
     assert "sums: 7 problems" in numbers(capsys, *settings, "--num-problems", 7)
+
+
+def test_a_task_of_the_current_folder_is_imported_by_its_name(capsys, tmp_path, monkeypatch):
+    (tmp_path / "my_sums_here.py").write_text("from mlx_grpo_kit.tasks import Addition\nclass Mine(Addition): pass\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [each for each in sys.path if each])
+    assert "5 problems" in numbers(capsys, "--task", "my_sums_here:Mine", "--num-problems", 5)
 
 
 def test_a_reward_that_applies_to_no_completion_is_null(capsys, rows, tmp_path):

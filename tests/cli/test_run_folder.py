@@ -251,6 +251,21 @@ def test_the_best_policy_is_kept(train, tmp_path, capsys):
     assert steps_of_the_best(tmp_path) == 60
 
 
+def test_a_new_run_begins_without_the_policies_of_the_old_one(train, tmp_path, monkeypatch):
+    assert train(tmp_path, "--keep-best") == 0
+    there = []
+
+    def evaluate(self, num_problems):
+        there.append([name for name in ("policy", "best") if (tmp_path / name).exists()])
+        return {"eval/accuracy": 0.5}
+
+    monkeypatch.setattr(Counter, "evaluate", evaluate)
+    assert train(tmp_path, "--overwrite") == 0
+    assert there[0] == ["policy", "best"], "a run that fails to start would leave the old one"
+    assert there[-1] == []
+    assert not (tmp_path / "best").exists()
+
+
 def test_no_policy_is_kept_if_none_is_asked_for_or_better(train, tmp_path, monkeypatch, capsys):
     assert train(tmp_path / "without") == 0
     assert not (tmp_path / "without" / "best").exists()

@@ -152,6 +152,10 @@ def test_broken_rules_are_wrong_and_raise_no_error():
     wrong = rules["r taken for a constant"]["rms_norm_backward"](g, x, w, 0.1)
     right = backward.rms_norm_backward(g, x, w, 0.1)
     assert mx.abs(wrong[0] - right[0]).max() > 0.01
+    leaf, weight = torch.tensor(np.array(x), requires_grad=True), torch.tensor(np.array(w))
+    constant = torch.rsqrt((leaf * leaf).mean(-1, keepdim=True) + 0.1).detach()
+    (leaf * constant * weight * torch.tensor(np.array(g))).sum().backward()
+    np.testing.assert_allclose(np.array(wrong[0]), leaf.grad, rtol=1e-4, atol=1e-5)
     assert mx.array_equal(wrong[1], right[1])
     rope = rules["RoPE not turned back"]["rope_backward"]
     assert mx.array_equal(rope(g, 0, 100.0), g)

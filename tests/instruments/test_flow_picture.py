@@ -118,6 +118,7 @@ def test_a_box_draws_its_numbers(trace, backward):
     clear = np.abs(numbers) > 0.1 * np.abs(numbers).max()
     assert np.array_equal((blues > reds)[clear], (numbers > 0)[clear])  # blue is positive, orange negative
     assert (blues < reds)[np.argmin(numbers)]
+    assert ("Its gradient: " in html) == backward
 
 
 def test_listed_products_add_up(trace):

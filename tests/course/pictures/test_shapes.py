@@ -176,6 +176,13 @@ def test_a_number_is_followed_to_all_of_its_uses():
     )
 
 
+def test_a_long_sum_is_described_by_its_first_eight_terms():
+    picture = draw_broadcast((1,), (3, 4), follow="a", element=0, backward=True)
+    terms = [int(text) for text, _, ring, _ in cells(picture, "g, the gradient of the result") if ring]
+    assert len(terms) == 12
+    assert f"12 numbers of g, {' + '.join(map(str, terms[:8]))} + ... = {sum(terms)}." in picture.alt
+
+
 def test_an_element_beyond_the_last_is_the_last_and_one_use_is_once():
     assert "The 3 in a is used 4 times" in draw_broadcast((3, 1), (4,), follow="a", element=99).alt
     assert (
