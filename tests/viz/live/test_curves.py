@@ -261,7 +261,7 @@ def test_a_page_gets_some_six_hundred_steps_of_a_long_run_with_its_extremes_its_
     noise, other, rare = ([*map(float, rng.normal(size=5000))] for _ in range(3))
     noise[1234], noise[4321] = 50.0, -50.0
     other[777] = math.inf
-    rare = [value if step % 100 == 0 else math.nan for step, value in zip(steps, rare, strict=True)]
+    rare = [value if step % 100 == 50 else math.nan for step, value in zip(steps, rare, strict=True)]
     history = {"noise": noise, "other": other, "rare": rare}
     page = curves_for_page(steps, history, {"a": ["noise", "other"], "b": ["rare"]})
     assert 300 < len(page["steps"]) <= 700
