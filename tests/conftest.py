@@ -36,7 +36,8 @@ def pytest_configure(config):
     config.pluginmanager.register(notebook_runs.Plugin())
 
 
-BEGIN_WITH = (".ipynb", "test_notebooks_in_lab.py")  # a minute or two each
+# A minute or more each. The last one would otherwise be the last of all.
+BEGIN_WITH = (".ipynb", "test_notebooks_in_lab.py", "test_panels_in_lab.py", "test_book.py", "test_setup.py")
 
 
 @pytest.hookimpl(trylast=True)  # after -k

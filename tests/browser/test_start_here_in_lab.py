@@ -13,16 +13,6 @@ def my_reward(problems, completions):
 """
 
 
-def index_of(notebook, words):
-    """The index of the one code cell whose source contains `words`."""
-    cells = notebook.page.evaluate(
-        "() => jupyterapp.shell.currentWidget.content.widgets.map(cell =>"
-        " [cell.model.type, cell.model.sharedModel.getSource()])"
-    )
-    [index] = [index for index, (kind, source) in enumerate(cells) if kind == "code" and words in source]
-    return index
-
-
 def pictures(notebook, index):
     """The words of the pictures that a cell shows."""
     return [
@@ -38,8 +28,8 @@ def steps_drawn(notebook, index):
 
 def test_pause_and_stop_hold_and_end_the_training(open_notebook):
     notebook = open_notebook(NAME)
-    training, waiting = index_of(notebook, "plot.start("), index_of(notebook, "await run")
-    for index in (index_of(notebook, "# Set-up"), index_of(notebook, "def answer("), training, waiting):
+    training, waiting = notebook.place_with("plot.start("), notebook.place_with("await run")
+    for index in (notebook.place_with("# Set-up"), notebook.place_with("def answer("), training, waiting):
         notebook.run_cell(index)
     notebook.show(training)
     notebook.wait_for_text(training, "running: step", seconds=120)
@@ -56,7 +46,7 @@ def test_pause_and_stop_hold_and_end_the_training(open_notebook):
     notebook.wait_until_idle()
 
     assert 1 < steps_drawn(notebook, training) < 400
-    measured, counted = index_of(notebook, "accuracy_after ="), index_of(notebook, "after = Counter(")
+    measured, counted = notebook.place_with("accuracy_after ="), notebook.place_with("after = Counter(")
     notebook.run_cell(measured)
     notebook.run_cell(counted)
     notebook.wait_until_idle()
@@ -67,12 +57,13 @@ def test_pause_and_stop_hold_and_end_the_training(open_notebook):
 
 def test_edit_the_reward_and_interrupt(open_notebook):
     notebook = open_notebook(NAME)
-    reward, steered = index_of(notebook, "def my_reward("), index_of(notebook, "my_plot.watch(")
-    answers = index_of(notebook, "steered_answers =")
+    reward, steered = notebook.place_with("def my_reward("), notebook.place_with("my_plot.watch(")
+    answers = notebook.place_with("steered_answers =")
     for words in ("# Set-up", "def answer("):
-        notebook.run_cell(index_of(notebook, words))
-    notebook.set_source(index_of(notebook, "plot.start("), SETTINGS)
-    notebook.run_cell(index_of(notebook, SETTINGS))
+        notebook.run_cell(notebook.place_with(words))
+    training = notebook.place_with("plot.start(")
+    notebook.set_source(training, SETTINGS)
+    notebook.run_cell(training)
 
     notebook.set_source(reward, SEVENS)
     notebook.show(steered)
