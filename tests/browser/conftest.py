@@ -166,17 +166,23 @@ faulthandler.register(signal.SIGUSR1, file=open({folder!r} + "/" + str(os.getpid
 
 
 class NotebookPage:
-    """A notebook opened in JupyterLab, with the operations that tests need. Cells of both kinds count from 0."""
+    """A notebook opened in JupyterLab, with the operations that tests need. Cells of both kinds count from 0.
 
-    def __init__(self, page, path):
-        self.page, self.path, self.errors, self.own_errors = page, path, [], []
+    It gets a kernel of its own, or one that runs already, which stays.
+    """
+
+    def __init__(self, page, path, kernel=None):
+        self.page, self.path, self.kernel, self.errors, self.own_errors = page, path, kernel, [], []
         page.on("console", self._listen)
         page.on("pageerror", self._hear)
         # Style sheets that widgets of another notebook left in the page would affect this one.
         page.evaluate("() => document.querySelectorAll('style[id^=mlx_grpo_kit]').forEach(sheet => sheet.remove())")
         page.set_viewport_size(SIZE)
         page.mouse.move(0, 0)
-        page.evaluate("path => { jupyterapp.commands.execute('docmanager:open', {path}); }", path.name)
+        page.evaluate(
+            "([path, kernel]) => { jupyterapp.commands.execute('docmanager:open', {path, ...kernel && {kernel}}); }",
+            [path.name, kernel],
+        )
         page.wait_for_selector(".jp-Notebook .jp-Cell")
         page.wait_for_function(
             "path => { const shown = jupyterapp.shell.currentWidget;"
@@ -350,12 +356,14 @@ class NotebookPage:
         return newest.read_text()
 
     def close(self):
-        """Shut the kernel down and close the notebook, unsaved. Fails if code of the kit raised in the browser."""
+        """Shut its own kernel down and close the notebook, unsaved. Fails if code of the kit raised in the browser."""
         self.page.remove_listener("console", self._listen)
         self.page.remove_listener("pageerror", self._hear)
         self.page.evaluate(
-            "async () => { const shown = jupyterapp.shell.currentWidget; await shown.sessionContext.shutdown();"
-            " shown.context.model.dirty = false; shown.close(); }"
+            "async own => { const shown = jupyterapp.shell.currentWidget;"
+            " if (own) await shown.sessionContext.shutdown();"
+            " shown.context.model.dirty = false; shown.close(); }",
+            self.kernel is None,
         )
         self.page.locator(".jp-Notebook").wait_for(state="detached")
         self.open = False
@@ -399,17 +407,17 @@ def open_notebook(lab, tab, request):
     _, root = lab
     opened = []
 
-    def open_notebook(name, *cells):
+    def open_notebook(name, *cells, kernel=None):
         path = root / f"{name}.ipynb"
         if cells:
             code = [nbformat.v4.new_code_cell(source) for source in cells]
             kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
             nbformat.write(nbformat.v4.new_notebook(cells=code, metadata={"kernelspec": kernelspec}), path)
         try:
-            shown = NotebookPage(tab.page, path)
+            shown = NotebookPage(tab.page, path, kernel)
         except PlaywrightTimeoutError:
             tab.close()  # an earlier notebook left the tab in a state in which none opens; in a new tab it has to open
-            shown = NotebookPage(tab.page, path)
+            shown = NotebookPage(tab.page, path, kernel)
         opened.append(shown)
         return shown
 

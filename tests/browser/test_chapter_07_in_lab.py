@@ -1,16 +1,13 @@
-"""Chapter 07 in JupyterLab: the panel of test digits follows its controls, and the sheet follows the mouse."""
+"""The sheet of chapter 07 in JupyterLab: it follows the mouse and the keyboard."""
 
 NETWORK = """
 import numpy as np
-from ipywidgets import Checkbox, FloatSlider, IntSlider
 import mlx_grpo_kit.tensor as T
-from mlx_grpo_kit.course.digits import load_digits
 from mlx_grpo_kit.tensor import nn
-from mlx_grpo_kit.viz import Panel
 from mlx_grpo_kit.course.chapters.chapter_07.pictures.digits import draw_reading
 from mlx_grpo_kit.course.chapters.chapter_07.pictures.paint import PaintBox
 nn.manual_seed(0)
-digits, network = load_digits(dtype=np.float32), nn.Linear(64, 10)
+network = nn.Linear(64, 10)
 
 def read(image, label=None, title=""):
     pixels = T.Tensor(image.reshape(1, 64).astype(np.float32), requires_grad=True)
@@ -18,34 +15,10 @@ def read(image, label=None, title=""):
     shares = T.softmax(network(pixels)).data[0]
     return draw_reading(image, shares, label, pixels.grad.reshape(8, 8), title=title)
 """
-PANEL = """
-def look(number, push):
-    return read(digits.test_images[number, 0] * (1 - push), digits.test_labels[number], f"digit {number}")
-panel = Panel(look, number=IntSlider(4, min=0, max=359), push=FloatSlider(0, min=0, max=0.3, step=0.1))
-panel
-"""
 SHEET = """
 box = PaintBox(lambda image: read(image, title=f"ink {image.sum():.1f}"), start=np.zeros((8, 8)))
 box
 """
-
-
-def test_the_panel_of_digits(open_notebook):
-    notebook = open_notebook("digits", NETWORK, PANEL, "print(panel.picture.alt)")
-    notebook.run_cell(0)
-    notebook.run_cell(1)
-    picture = notebook.cell(1).locator(".widget-html svg[role=img]")
-    picture.wait_for()
-    assert picture.locator("title").text_content().startswith("digit 4. The network says")
-    handle = notebook.cell(1).locator(".noUi-handle").first
-    handle.focus()
-    handle.press("ArrowRight")
-    notebook.page.wait_for_function(
-        "() => [...document.querySelectorAll('.widget-html svg title')]"
-        ".some(title => title.textContent.startsWith('digit 5. The network says'))"
-    )
-    notebook.run_cell(2)
-    notebook.wait_for_text(2, "digit 5. The network says")
 
 
 def test_a_sheet_is_painted_wiped_and_cleared(open_notebook):

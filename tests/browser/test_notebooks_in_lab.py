@@ -76,10 +76,18 @@ def complaints_of_axe(page, violations):
     return violations(page.page, ".jp-OutputArea-output, .jp-RenderedMarkdown", [NATIVE], style_sheet=first)
 
 
+@pytest.fixture(scope="module")
+def kernel(tab):
+    """One kernel for all notebooks, because none of them runs a cell."""
+    started = "jupyterapp.serviceManager.kernels.startNew({name: 'python3'})"
+    yield tab.page.evaluate(f"() => {started}.then(({{id, name}}) => ({{id, name}}))")
+    tab.page.evaluate("() => jupyterapp.serviceManager.kernels.shutdownAll()")
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_a_notebook_as_stored(open_notebook, lab, violations, name):
+def test_a_notebook_as_stored(open_notebook, kernel, lab, violations, name):
     shutil.copy(NOTEBOOKS / f"{name}.ipynb", lab[1] / f"stored_{name}.ipynb")
-    page = open_notebook(f"stored_{name}")
+    page = open_notebook(f"stored_{name}", kernel=kernel)
     cells = page.saved().cells
     assert [output for cell in cells for output in cell.get("outputs", []) if output.output_type == "error"] == []
     assert look_at_pictures(page, cells) > 0

@@ -90,11 +90,16 @@ show_generation_tree(config, params, load_tokenizer(TINY), "27+38=", answers=["5
 """
 
 
-@pytest.mark.parametrize("width", [1280, 700])
-def test_the_tree_keeps_its_height_and_its_message_covers_nothing(open_notebook, width):
-    notebook = open_notebook(f"stays_for_the_tree_{width}", TREE)
-    notebook.page.set_viewport_size({"width": width, "height": 1000})
-    notebook.run_cell(0)
+def test_the_tree_keeps_its_height_and_its_message_covers_nothing(open_notebook):
+    notebook = open_notebook("stays_for_the_tree", TREE)
+    for width in (1280, 700):
+        notebook.page.set_viewport_size({"width": width, "height": 1000})
+        notebook.run_cell(0)
+        notebook.wait_until_idle()
+        use_the_tree(notebook)
+
+
+def use_the_tree(notebook):
     live = notebook.cell(0).locator(".kit-live .kit-tree")
     likeliest = live.get_by_role("button", name="take the likeliest")
     likeliest.wait_for()
