@@ -747,6 +747,22 @@ def test_drawing_again_ends_and_says_so(make_trainer):
     assert step.metrics["grad_norm"] == 0
 
 
+def test_what_failed_before_a_group_was_drawn_again_is_forgotten(make_trainer):
+    calls = []
+
+    def late(problems, completions):
+        calls.append(len(completions))
+        if len(calls) == 1:
+            raise ValueError("not yet")
+        return [float(place) for place in range(len(completions))]
+
+    trainer = make_trainer(make_trainer.task([late]), dynamic_sampling_rounds=2, on_reward_error="skip")
+    [step] = trainer.train(1)
+    assert calls[0] == sum(calls[1:]) == len(step.completions)
+    assert [each.rewards["late"] for each in step.completions] == [place for many in calls[1:] for place in range(many)]
+    assert step.metrics["rewards/late/failed"] == 0
+
+
 def test_drawing_again_repeats_by_seed(make_trainer):
     settings = dict(dynamic_sampling_rounds=5, temperature=1.5)
 

@@ -51,6 +51,8 @@ TEMPLATES = {
   {% endif %}
 {% endfor -%}
 {%- if tools %}T{{ tools|tojson(indent=4) }}{% endif %}
+{{- {'b': [1, 'é'], 'a': 2}|tojson(separators=(',', ':'), sort_keys=true) }}{{ {'b': 'é', 'a': 2}|tojson(indent=1) }}
+{{- {'b': 'é', 'a': [2]}|tojson(ensure_ascii=true) }}
 {%- set x = '%s-%03d' % ('a', 7) %}{{ x }}{{ 2 ** 3 * 2 + 1 }}{{ '{:>5}'.format('r') }}{{ (1, 2)|join(',') }}
 {{- dict(a=1).items()|list }}{{ 'a-b'.replace('-', '+') }}{{ messages|map(attribute='role')|join('/') }}
 {%- if add_generation_prompt %}<a>{{ ns.last }}{% if enable_thinking %}T{% endif %}{% endif %}""",
