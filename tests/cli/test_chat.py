@@ -224,16 +224,8 @@ def test_a_task_of_ones_own_in_a_file(tmp_path, data, capsys, monkeypatch):
     (tmp_path / "my_tasks.py").write_text(TASK)
     monkeypatch.chdir(tmp_path)
     run = [
-        "train",
-        "--model",
-        "tiny-chat",
-        "--max-steps",
-        "1",
-        *SMALL,
-        "--task",
-        "my_tasks.py:WordProblems",
-        "--output",
-    ]
+        "train", "--model", "tiny-chat", "--max-steps", "1", *SMALL, "--task", "my_tasks.py:WordProblems", "--output",
+    ]  # fmt: skip
     assert main([*run, "out", "--task-args", f"path={data}", "shout=true"]) == 0
     assert settings_of(tmp_path / "out")["task_args"] == {"path": str(data), "shout": True}
     assert "rewards/mine/mean" in (tmp_path / "out" / "metrics.jsonl").read_text()

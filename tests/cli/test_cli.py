@@ -105,16 +105,9 @@ def model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
     save_character_tokenizer(folder)
     config = Qwen3Config(
-        vocab_size=64,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=8,
-        max_position_embeddings=32,
-        tie_word_embeddings=True,
-    )
+        vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=8, max_position_embeddings=32, tie_word_embeddings=True,
+    )  # fmt: skip
     return save_pretrained(folder / "qwen3", config, init_params(config, scale=0.1), tokenizer=load_tokenizer(folder))
 
 

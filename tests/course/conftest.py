@@ -34,18 +34,10 @@ def another_model(tmp_path_factory):
     from mlx_grpo_kit.runtime import mx
 
     config = Qwen3Config(
-        vocab_size=64,
-        hidden_size=36,
-        intermediate_size=50,
-        num_hidden_layers=3,
-        num_attention_heads=6,
-        num_key_value_heads=2,
-        head_dim=10,
-        rms_norm_eps=1e-5,
-        rope_theta=700.0,
-        max_position_embeddings=200,
+        vocab_size=64, hidden_size=36, intermediate_size=50, num_hidden_layers=3, num_attention_heads=6,
+        num_key_value_heads=2, head_dim=10, rms_norm_eps=1e-5, rope_theta=700.0, max_position_embeddings=200,
         tie_word_embeddings=False,
-    )
+    )  # fmt: skip
     rng = np.random.default_rng(0)
     params = {
         name: mx.array((rng.normal(size=shape) * 0.2 + (len(shape) == 1)).astype(np.float32))

@@ -19,17 +19,9 @@ from tests.course.stored import cells
 
 TEXT = "\n".join(cell.source for cell in cells("13").values())
 OTHER = Qwen3Config(
-    vocab_size=29,
-    hidden_size=24,
-    intermediate_size=40,
-    num_hidden_layers=3,
-    num_attention_heads=6,
-    num_key_value_heads=2,
-    head_dim=10,
-    rope_theta=500.0,
-    max_position_embeddings=64,
-    tie_word_embeddings=False,
-)
+    vocab_size=29, hidden_size=24, intermediate_size=40, num_hidden_layers=3, num_attention_heads=6,
+    num_key_value_heads=2, head_dim=10, rope_theta=500.0, max_position_embeddings=64, tie_word_embeddings=False,
+)  # fmt: skip
 
 
 def cells_of_the_notebook(*ids, **space):

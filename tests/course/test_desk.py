@@ -209,15 +209,10 @@ def constant(x):
 @pytest.mark.parametrize(
     ("function", "stub"),
     [
-        (stub_with_docstring, True),
-        (stub_with_pass, True),
-        (stub_returning_nothing, True),
-        (one_line, False),
-        (constant, False),
-        (len, False),
-        (3, False),
+        (stub_with_docstring, True), (stub_with_pass, True), (stub_returning_nothing, True), (one_line, False),
+        (constant, False), (len, False), (3, False),
     ],
-)
+)  # fmt: skip
 def test_is_stub(function, stub):
     assert is_stub(function) is stub
 

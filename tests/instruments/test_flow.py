@@ -15,15 +15,9 @@ from tests.backends.small_qwen3 import RELATIVES
 
 PROMPT, ANSWER = "12+34=", "46"
 SETTINGS = {
-    "vocab_size": 64,
-    "hidden_size": 24,
-    "intermediate_size": 40,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "attn_implementation": "eager",
-}
+    "vocab_size": 64, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 8, "attn_implementation": "eager",
+}  # fmt: skip
 YARN = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 16}
 
 

@@ -107,16 +107,10 @@ def test_arrays_of_any_shape_are_drawn():
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (0.0, "0"),
-        (1e-9, "0"),
-        (0.25, ".25"),
-        (-0.25, "-.25"),
-        (3.456, "3.46"),
-        (0.0012, "1e-3"),
-        (12345.0, "1e4"),
+        (0.0, "0"), (1e-9, "0"), (0.25, ".25"), (-0.25, "-.25"), (3.456, "3.46"), (0.0012, "1e-3"), (12345.0, "1e4"),
         (math.nan, "nan"),
     ],
-)
+)  # fmt: skip
 def test_short_numbers(value, text):
     assert short(value) == text
 

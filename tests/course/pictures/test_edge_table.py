@@ -40,17 +40,10 @@ def cells(table):
 @pytest.mark.parametrize(
     ("number", "text"),
     [
-        (0.0, "0"),
-        (-0.0, "0"),
-        (0.5, "0.5"),
-        (-12.0, f"{MINUS}12"),
-        (-0.158655, f"{MINUS}0.1587"),
-        (INF, "∞"),
-        (-INF, f"{MINUS}∞"),
-        (NAN, "nan"),
-        ((1.0, -INF), f"(1, {MINUS}∞)"),
+        (0.0, "0"), (-0.0, "0"), (0.5, "0.5"), (-12.0, f"{MINUS}12"), (-0.158655, f"{MINUS}0.1587"), (INF, "∞"),
+        (-INF, f"{MINUS}∞"), (NAN, "nan"), ((1.0, -INF), f"(1, {MINUS}∞)"),
     ],
-)
+)  # fmt: skip
 def test_numbers(number, text):
     assert number_text(number) == text
 

@@ -49,21 +49,10 @@ def colors_of(figure, text):
 @pytest.mark.parametrize(
     ("number", "text"),
     [
-        (0.0, "0"),
-        (1e-15, "0"),
-        (0.004, "≈0"),
-        (-0.004, "≈0"),
-        (0.25, "0.25"),
-        (-0.5, f"{MINUS}0.5"),
-        (2.0, "2"),
-        (20.0, "20"),
-        (12.34, "12.3"),
-        (1234.5, "1234"),
-        (np.nan, "nan"),
-        (np.inf, "inf"),
-        (-np.inf, f"{MINUS}inf"),
+        (0.0, "0"), (1e-15, "0"), (0.004, "≈0"), (-0.004, "≈0"), (0.25, "0.25"), (-0.5, f"{MINUS}0.5"), (2.0, "2"),
+        (20.0, "20"), (12.34, "12.3"), (1234.5, "1234"), (np.nan, "nan"), (np.inf, "inf"), (-np.inf, f"{MINUS}inf"),
     ],
-)
+)  # fmt: skip
 def test_numbers_in_cells(number, text):
     assert cell_text(number) == text
 
