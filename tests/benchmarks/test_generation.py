@@ -62,15 +62,9 @@ def draw_with_mlx_lm(model, prompts, max_tokens, temperature):
     from mlx_lm.sample_utils import make_sampler
 
     return batch_generate(
-        model,
-        NoEnd,
-        prompts,
-        max_tokens=max_tokens,
-        sampler=make_sampler(temperature),
-        return_token_ids=True,
-        completion_batch_size=len(prompts),
-        prefill_batch_size=len(prompts),
-    ).token_ids
+        model, NoEnd, prompts, max_tokens=max_tokens, sampler=make_sampler(temperature), return_token_ids=True,
+        completion_batch_size=len(prompts), prefill_batch_size=len(prompts),
+    ).token_ids  # fmt: skip
 
 
 def draw_with_transformers(model, prompts, max_new_tokens, **how):

@@ -97,31 +97,15 @@ def race_trl(clock: Clock, seed: int, folder) -> None:
         processing_class=AutoTokenizer.from_pretrained(TINY),
         train_dataset=Dataset.from_dict(rows),
         args=Config(
-            output_dir=str(folder),
-            seed=seed,
-            max_steps=MAX_STEPS,
-            learning_rate=ARGS["learning_rate"],
-            lr_scheduler_type=ARGS["lr_scheduler_type"],
-            per_device_train_batch_size=PROMPTS * GROUP,
-            num_generations=GROUP,
-            max_completion_length=TASK.max_completion_length,
-            temperature=1.0,
-            top_k=0,
-            top_p=1.0,
-            beta=0.0,
-            loss_type="dapo",
-            max_grad_norm=1.0,
-            weight_decay=0.0,
-            use_cpu=True,
-            bf16=False,
-            gradient_checkpointing=False,
-            report_to="none",
-            save_strategy="no",
-            logging_strategy="no",
+            output_dir=str(folder), seed=seed, max_steps=MAX_STEPS, learning_rate=ARGS["learning_rate"],
+            lr_scheduler_type=ARGS["lr_scheduler_type"], per_device_train_batch_size=PROMPTS * GROUP,
+            num_generations=GROUP, max_completion_length=TASK.max_completion_length, temperature=1.0, top_k=0,
+            top_p=1.0, beta=0.0, loss_type="dapo", max_grad_norm=1.0, weight_decay=0.0, use_cpu=True, bf16=False,
+            gradient_checkpointing=False, report_to="none", save_strategy="no", logging_strategy="no",
             disable_tqdm=True,
         ),
         callbacks=[Steps()],
-    ).train()
+    ).train()  # fmt: skip
 
 
 def race_mlx_lm_lora(clock: Clock, seed: int, folder) -> None:
@@ -171,21 +155,12 @@ def race_mlx_lm_lora(clock: Clock, seed: int, folder) -> None:
         loss_fn=loss,
         end_answer_token="",
         args=grpo_trainer.GRPOTrainingArgs(
-            batch_size=PROMPTS * GROUP,
-            iters=MAX_STEPS + 1,
-            group_size=GROUP,
-            max_completion_length=TASK.max_completion_length,
-            beta=0.0,
-            epsilon=0.2,
-            temperature=1.0,
-            top_p=1.0,
-            top_k=0,
-            grpo_loss_type="bnpo",
-            steps_per_report=10**9,
-            steps_per_save=10**9,
+            batch_size=PROMPTS * GROUP, iters=MAX_STEPS + 1, group_size=GROUP,
+            max_completion_length=TASK.max_completion_length, beta=0.0, epsilon=0.2, temperature=1.0, top_p=1.0,
+            top_k=0, grpo_loss_type="bnpo", steps_per_report=10**9, steps_per_save=10**9,
             adapter_file=str(folder / "adapters.safetensors"),
         ),
-    )
+    )  # fmt: skip
 
 
 RUNNERS = {

@@ -103,19 +103,10 @@ def lab(tmp_path_factory):
         record.PLACE: str(home / "record" / "progress.json"),
     }
     command = [
-        sys.executable,
-        "-m",
-        "jupyterlab",
-        "--no-browser",
-        "--allow-root",
-        "--ip=127.0.0.1",
-        f"--port={port}",
-        "--ServerApp.port_retries=0",
-        "--IdentityProvider.token=",
-        "--LabApp.expose_app_in_browser=True",
-        "--LabApp.extension_manager=readonly",
-        f"--ServerApp.root_dir={root}",
-    ]
+        sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}",
+        "--ServerApp.port_retries=0", "--IdentityProvider.token=", "--LabApp.expose_app_in_browser=True",
+        "--LabApp.extension_manager=readonly", f"--ServerApp.root_dir={root}",
+    ]  # fmt: skip
     url = f"http://127.0.0.1:{port}"
     with open(home / "server.log", "wb") as log:
         server = subprocess.Popen(command, cwd=root, env=environment, stdout=log, stderr=subprocess.STDOUT)

@@ -58,18 +58,11 @@ def test_names_and_values_of_controls_are_the_words_next_to_them(open_notebook):
     notebook.run_cell(0)
     notebook.cell(0).locator(".widget-html svg[role=img]").wait_for()
     expected = [
-        ("checkbox", "tied", "false"),
-        ("checkbox", "bare", "true"),
-        ("slider", "learning rate", "0.0100"),
-        ("textbox", "learning rate, typed", "0.0100"),
-        ("slider", "completions", "16"),
-        ("textbox", "completions, typed", "16"),
-        ("combobox", "model", "small"),
-        ("slider", "x", "0.50"),
-        ("textbox", "x, typed", "0.50"),
-        ("spinbutton", "count", "3"),
-        ("textbox", "prompt", "2 + 2"),
-    ]
+        ("checkbox", "tied", "false"), ("checkbox", "bare", "true"), ("slider", "learning rate", "0.0100"),
+        ("textbox", "learning rate, typed", "0.0100"), ("slider", "completions", "16"),
+        ("textbox", "completions, typed", "16"), ("combobox", "model", "small"), ("slider", "x", "0.50"),
+        ("textbox", "x, typed", "0.50"), ("spinbutton", "count", "3"), ("textbox", "prompt", "2 + 2"),
+    ]  # fmt: skip
     wait_for_controls(notebook, expected)
     notebook.cell(0).get_by_role("slider", name="learning rate", exact=True).press("ArrowLeft")
     notebook.cell(0).get_by_role("slider", name="completions").press("ArrowLeft")

@@ -513,15 +513,10 @@ def test_resume_of_a_finished_run_does_nothing_and_more_steps_go_on(train, strai
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        ("--loss-type", "grpo"),
-        ("--beta", "0.1"),
-        ("--num-generations", "8"),
-        ("--seed", "1"),
-        ("--model", "tiny"),
-        ("--task", "addition"),
-        ("--mask-truncated-completions", None),
+        ("--loss-type", "grpo"), ("--beta", "0.1"), ("--num-generations", "8"), ("--seed", "1"), ("--model", "tiny"),
+        ("--task", "addition"), ("--mask-truncated-completions", None),
     ],
-)
+)  # fmt: skip
 def test_resume_with_other_settings(finished, option, value, capsys):
     before = files_of(finished.output)
     given = [option] if value is None else [option, value]

@@ -21,21 +21,10 @@ linux_cpu_wheel = pytest.mark.skipif(not wheel_has_reference_blas(), reason="thi
 
 ROOT = Path(__file__).parents[2]
 SEEN = {
-    "device": "cpu",
-    "device_name": "a CPU",
-    "metal": False,
-    "cuda": False,
-    "blas": "",
-    "blas_reason": "because",
-    "needs_blas": True,
-    "cores": 2,
-    "kernels": "/home/somebody/.cache/mlx_grpo_kit",
-    "kernels_reason": "because",
-    "gflops": 5.2,
-    "product_error": 1e-6,
-    "compile_error": "",
-    "compiled_kernels": 1,
-}
+    "device": "cpu", "device_name": "a CPU", "metal": False, "cuda": False, "blas": "", "blas_reason": "because",
+    "needs_blas": True, "cores": 2, "kernels": "/home/somebody/.cache/mlx_grpo_kit", "kernels_reason": "because",
+    "gflops": 5.2, "product_error": 1e-6, "compile_error": "", "compiled_kernels": 1,
+}  # fmt: skip
 
 
 def doctor_wheel():

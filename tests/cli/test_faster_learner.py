@@ -49,18 +49,12 @@ def test_it_is_said_where_torch_was_faster(size):
 @pytest.mark.parametrize(
     ("settings", "given"),
     [
-        ({"size": "1.7B"}, {}),
-        ({"size": "smaller"}, {}),
-        ({"lora_r": 8}, {"lora_r": 8}),
-        ({"bf16": True}, {}),
-        ({"dtype": mx.bfloat16}, {}),
-        ({"gradient_checkpointing": True}, {}),
-        ({"processes": 2}, {}),
-        ({"backend": "torch"}, {"backend": "torch"}),
-        ({}, {"backend": "mlx"}),
+        ({"size": "1.7B"}, {}), ({"size": "smaller"}, {}), ({"lora_r": 8}, {"lora_r": 8}), ({"bf16": True}, {}),
+        ({"dtype": mx.bfloat16}, {}), ({"gradient_checkpointing": True}, {}), ({"processes": 2}, {}),
+        ({"backend": "torch"}, {"backend": "torch"}), ({}, {"backend": "mlx"}),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_nothing_is_said_of_what_was_not_measured_or_was_chosen(settings, given):
     assert faster_learner(trainer(**settings), given) == ""
 

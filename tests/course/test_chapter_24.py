@@ -579,17 +579,10 @@ def filtered_without_a_guard(config, params, tokenizer, task, seed):
         (grpo(groups=(4, 8), pushes=divided_by_nothing), "not finite after a step in which all answers"),
     ],
     ids=[
-        "sums that are right",
-        "sums where a group differs",
-        "own rewards",
-        "another task",
-        "shuffled",
-        "one row off",
-        "batch mean",
-        "no row left",
-        "divided by 0",
+        "sums that are right", "sums where a group differs", "own rewards", "another task", "shuffled", "one row off",
+        "batch mean", "no row left", "divided by 0",
     ],
-)
+)  # fmt: skip
 def test_loops_that_learn_from_something_else_are_refused(train, verdict, monkeypatch):
     monkeypatch.setattr(training, "MOST_STEPS", 20)
     note = chapter.TRAIN.examine(train)

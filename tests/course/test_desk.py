@@ -220,23 +220,12 @@ def test_is_stub(function, stub):
 @pytest.mark.parametrize(
     ("got", "expected", "equal"),
     [
-        (1.0 + 1e-9, 1.0, True),
-        (1.001, 1.0, False),
-        (1, 1.0, True),
-        (True, 1.0, False),
-        (1, True, False),
-        (float("nan"), float("nan"), True),
-        ([1, (2, 3)], (1, [2, 3]), True),
-        ([1], [1, 2], False),
-        ("1", 1, False),
-        ({"a": 1.0}, {"a": 1}, True),
-        ({"b": 1}, {"a": 1}, False),
-        (ValueError("x"), ValueError("y"), True),
-        (ValueError("x"), 1.0, False),
-        ("same", "same", True),
-        (None, 0.0, False),
+        (1.0 + 1e-9, 1.0, True), (1.001, 1.0, False), (1, 1.0, True), (True, 1.0, False), (1, True, False),
+        (float("nan"), float("nan"), True), ([1, (2, 3)], (1, [2, 3]), True), ([1], [1, 2], False), ("1", 1, False),
+        ({"a": 1.0}, {"a": 1}, True), ({"b": 1}, {"a": 1}, False), (ValueError("x"), ValueError("y"), True),
+        (ValueError("x"), 1.0, False), ("same", "same", True), (None, 0.0, False),
     ],
-)
+)  # fmt: skip
 def test_same(got, expected, equal):
     assert same(got, expected) is equal
 

@@ -86,13 +86,9 @@ def before(name):
         return {}
     config, params = load_pretrained(TINY)
     return {
-        "GRPOTrainer": GRPOTrainer,
-        "config": config,
-        "params": params,
-        "tokenizer": load_tokenizer(TINY),
-        "task": Addition(),
-        "args": GRPOConfig(),
-    }
+        "GRPOTrainer": GRPOTrainer, "config": config, "params": params, "tokenizer": load_tokenizer(TINY),
+        "task": Addition(), "args": GRPOConfig(),
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("page", PYTHON)

@@ -32,18 +32,10 @@ def test_it_starts_with_the_settings_and_the_rewards_of_the_run(run, microscope)
     *_, completions, args = run
     data = microscope.data
     assert data["settings"] == {
-        "group": 1,
-        "update": 2,
-        "loss_type": "dapo",
-        "importance_sampling_level": "token",
-        "epsilon": 0.1,
-        "epsilon_high": None,
-        "cap": 5.0,
-        "beta": 0.0,
-        "scale_rewards": "group",
-        "advantage_estimator": "grpo",
+        "group": 1, "update": 2, "loss_type": "dapo", "importance_sampling_level": "token", "epsilon": 0.1,
+        "epsilon_high": None, "cap": 5.0, "beta": 0.0, "scale_rewards": "group", "advantage_estimator": "grpo",
         "rewards": None,
-    }
+    }  # fmt: skip
     assert [each["reward"] for each in data["batch"]["completions"]] == [each.reward for each in completions]
     np.testing.assert_allclose(data["reading"]["advantages"], [each.advantage for each in completions], atol=1e-6)
     shown = data["batch"]["completions"][5]

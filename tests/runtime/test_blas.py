@@ -370,21 +370,11 @@ EVERYTHING = "torch jax scipy.linalg sklearn.cluster"
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ("torch", ""),
-        ("", "torch"),
-        ("jax", ""),
-        ("", "jax"),
-        ("numpy", ""),
-        ("", "numpy"),
-        ("scipy.linalg", ""),
-        ("", "scipy.linalg"),
-        ("sklearn.cluster", ""),
-        ("", "sklearn.cluster"),
-        (EVERYTHING, ""),
-        ("", EVERYTHING),
+        ("torch", ""), ("", "torch"), ("jax", ""), ("", "jax"), ("numpy", ""), ("", "numpy"), ("scipy.linalg", ""),
+        ("", "scipy.linalg"), ("sklearn.cluster", ""), ("", "sklearn.cluster"), (EVERYTHING, ""), ("", EVERYTHING),
         ("jax sklearn.cluster", "scipy.linalg torch"),
     ],
-)
+)  # fmt: skip
 def test_libraries_imported_before_and_after_keep_right_results_in_two_threads(before, after):
     assert check(run_python(SIDE_BY_SIDE, before, after)) == "all agree"
 

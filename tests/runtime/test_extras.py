@@ -20,15 +20,9 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 # A package whose distribution has another name, or that comes with one of them.
 DISTRIBUTION = {
-    "IPython": "ipykernel",
-    "jupyter_client": "jupyterlab",
-    "nbconvert": "jupyterlab",
-    "nbformat": "jupyterlab",
-    "optree": "torchopt",
-    "orbax": "orbax-checkpoint",
-    "sklearn": "scikit-learn",
-    "traitlets": "ipywidgets",
-}
+    "IPython": "ipykernel", "jupyter_client": "jupyterlab", "nbconvert": "jupyterlab", "nbformat": "jupyterlab",
+    "optree": "torchopt", "orbax": "orbax-checkpoint", "sklearn": "scikit-learn", "traitlets": "ipywidgets",
+}  # fmt: skip
 WITHOUT = f"import sys; sys.modules.update(dict.fromkeys({sorted(EXTRA_OF)!r}))\n"
 
 

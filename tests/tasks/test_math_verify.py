@@ -21,15 +21,11 @@ def test_an_error_says_that_it_is_not_installed(monkeypatch):
 @pytest.mark.parametrize(
     ("answer", "said", "right"),
     [
-        (r"\frac{1}{2}", r"It is \boxed{0.5}.", True),
-        (r"\frac{1}{2}", "$1/2$", True),
-        (r"\frac{1}{2}", r"\boxed{2}", False),
-        (r"\frac{1}{2}", r"<think>\boxed{0.5}", False),
-        ("46", "46", True),
-        ("46", "", False),
-        (r"x^2+2x+1", r"$(x+1)^2$", True),
+        (r"\frac{1}{2}", r"It is \boxed{0.5}.", True), (r"\frac{1}{2}", "$1/2$", True),
+        (r"\frac{1}{2}", r"\boxed{2}", False), (r"\frac{1}{2}", r"<think>\boxed{0.5}", False), ("46", "46", True),
+        ("46", "", False), (r"x^2+2x+1", r"$(x+1)^2$", True),
     ],
-)
+)  # fmt: skip
 def test_formulas(answer, said, right):
     assert judge.is_math_equal(Problem("?", answer), said) == right
 

@@ -14,17 +14,9 @@ INF, NAN = math.inf, math.nan
 MINUS = "\N{MINUS SIGN}"
 ROOT = EdgeRow("roots", "sqrt(x)", (0.0,), 0.0, (INF,), 0.0, (INF,), "1 / 0")
 POWER = EdgeRow(
-    "powers",
-    "a ** b",
-    (0.0, 0.0),
-    1.0,
-    (0.0, 0.0),
-    1.0,
-    (0.0, 0.0),
-    "0 * inf",
-    True,
+    "powers", "a ** b", (0.0, 0.0), 1.0, (0.0, 0.0), 1.0, (0.0, 0.0), "0 * inf", True,
     {"JAX": (NAN, 0.0), "MLX": (NAN, -INF)},
-)
+)  # fmt: skip
 LARGEST = EdgeRow(
     "ties", "max(x) < 4", ((3.0, 1.0, 3.0),), 3.0, ((0.5, 0.0, 0.5),), 3.0, ((0.5, 0.0, 0.5),), "shared", True
 )
@@ -75,15 +67,11 @@ def test_the_table_in_words():
 @pytest.mark.parametrize(
     "change",
     [
-        {"torch_gradients": (1.0,)},
-        {"torch_gradients": (-INF,)},
-        {"torch_gradients": (NAN,)},
-        {"torch_value": NAN},
-        {"torch_value": 1e-6},
-        {"torch_gradients": (INF, 0.0)},
+        {"torch_gradients": (1.0,)}, {"torch_gradients": (-INF,)}, {"torch_gradients": (NAN,)}, {"torch_value": NAN},
+        {"torch_value": 1e-6}, {"torch_gradients": (INF, 0.0)},
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_a_difference_from_torch_is_marked_and_named(change):
     row = replace(ROOT, **change)
     assert ROOT.agrees

@@ -217,18 +217,10 @@ def test_shapes_too_large_to_draw_are_described(a, b, words):
 @every(
     ("text", "shape"),
     [
-        ("(3, 4)", (3, 4)),
-        ("3,4", (3, 4)),
-        ("3 4", (3, 4)),
-        ("[3, 4]", (3, 4)),
-        ("3x4", (3, 4)),
-        (" ( 5 , ) ", (5,)),
-        ("7", (7,)),
-        ("()", ()),
-        ("(0, 2)", (0, 2)),
-        ("3 \N{MULTIPLICATION SIGN} 4", (3, 4)),
+        ("(3, 4)", (3, 4)), ("3,4", (3, 4)), ("3 4", (3, 4)), ("[3, 4]", (3, 4)), ("3x4", (3, 4)),
+        (" ( 5 , ) ", (5,)), ("7", (7,)), ("()", ()), ("(0, 2)", (0, 2)), ("3 \N{MULTIPLICATION SIGN} 4", (3, 4)),
     ],
-)
+)  # fmt: skip
 def test_shapes_as_people_type_them(text, shape):
     assert parse_shape(text) == shape
 

@@ -29,13 +29,9 @@ def test_it_walks_forward_and_then_backward():
     stepper = Stepper(product())
     headings = [moment.heading for moment in stepper.moments]
     assert headings == [
-        "Before the first step",
-        "Forward, 1 of 2",
-        "Forward, 2 of 2",
-        "Backward begins",
-        "Backward, 1 of 2: d passes its gradient 1 on",
-        "Backward, 2 of 2: c passes its gradient 1 on",
-    ]
+        "Before the first step", "Forward, 1 of 2", "Forward, 2 of 2", "Backward begins",
+        "Backward, 1 of 2: d passes its gradient 1 on", "Backward, 2 of 2: c passes its gradient 1 on",
+    ]  # fmt: skip
 
 
 def test_each_moment_shows_the_local_derivative_and_the_sum():

@@ -270,12 +270,8 @@ def test_an_mlx_graph():
     x, w = mx.array([1.0, 2.0]), mx.array([3.0, 4.0])
     nodes = read_graph(dot_text(mx.exp(x * w) + x, x=x, w=w))
     assert [(node.title, node.symbol, node.parents) for node in nodes] == [
-        ("x", "", ()),
-        ("w", "", ()),
-        ("", "×", (0, 1)),
-        ("", "Exp", (2,)),
-        ("", "+", (3, 0)),
-    ]
+        ("x", "", ()), ("w", "", ()), ("", "×", (0, 1)), ("", "Exp", (2,)), ("", "+", (3, 0)),
+    ]  # fmt: skip
 
 
 def test_an_mlx_operation_with_two_results():
