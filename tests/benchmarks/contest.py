@@ -76,11 +76,7 @@ class Result:
 
 
 def contest(
-    contestants: Mapping[str, Contestant],
-    *,
-    rounds: int,
-    warmup_rounds: int = 2,
-    libraries: Sequence[str] = (),
+    contestants: Mapping[str, Contestant], *, rounds: int, warmup_rounds: int = 2, libraries: Sequence[str] = ()
 ) -> dict[str, Result]:
     """Start a process for each contestant and let them take turns.
 
@@ -108,11 +104,7 @@ def contest(
 
 
 def contest_apart(
-    contestants: Mapping[str, Contestant],
-    *,
-    rounds: int,
-    warmup_rounds: int = 0,
-    libraries: Sequence[str] = (),
+    contestants: Mapping[str, Contestant], *, rounds: int, warmup_rounds: int = 0, libraries: Sequence[str] = ()
 ) -> dict[str, Result]:
     """As `contest`, for what is too large or too long: a new process for every turn that counts, one at a time.
 

@@ -32,10 +32,7 @@ def test_the_heatmaps_and_the_table_of_edges(open_notebook):
     everything = rows.count()
     assert everything > 35
     assert rows.evaluate_all("rows => Math.max(...rows.map(row => row.offsetHeight))") < 90  # no column is squeezed,
-    page, right = (
-        table.locator(".jp-OutputArea-output").first,
-        "box => box.getBoundingClientRect().right",
-    )
+    page, right = (table.locator(".jp-OutputArea-output").first, "box => box.getBoundingClientRect().right")
     assert rows.nth(1).evaluate(right) <= page.evaluate(right)  # and none is cut off
     table.locator("select").first.select_option("kinks and ties")
     notebook.page.wait_for_function(

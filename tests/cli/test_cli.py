@@ -1051,10 +1051,7 @@ def test_generate(model, capsys):
         (["1+1=", "--temperature", "-1"], "temperature is -1"),
         (["1+1=", "--top-p", "2"], "top_p is 2"),
         (["1+1=", "--max-new-tokens", "32"], "exceeds the model's 32 positions"),
-        (
-            ["1+1=", "--temperature", "1e-40"],
-            "temperature is 1e-40; expected 0 (always the likeliest",
-        ),
+        (["1+1=", "--temperature", "1e-40"], "temperature is 1e-40; expected 0 (always the likeliest"),
     ],
 )
 def test_generate_with_bad_input(options, words, model, capsys):

@@ -341,9 +341,7 @@ def test_of_two_mistakes_with_the_same_error_type_the_one_with_the_same_message_
 
 
 def test_the_description_of_an_answer_has_no_quotes_in_a_message():
-    exercise = doubling(
-        run=lambda function, x: Told("nothing at all") if function(x) is None else function(x),
-    )
+    exercise = doubling(run=lambda function, x: Told("nothing at all") if function(x) is None else function(x))
     assert "gave nothing at all, expected 2." in exercise.examine(lambda x: print(end="")).message
 
 

@@ -98,11 +98,7 @@ def test_check_works_where_nothing_can_be_written(monkeypatch, tmp_path):
 def test_the_mistakes_of_a_class(tmp_path, capsys):
     one = {"01.1": Tries(failed=5, mistakes={"a": 4, "b": 1}), "14.1": Tries(failed=1, mistakes={NO_NAME: 1})}
     two = {"01.1": Tries(failed=1, mistakes={"b": 1}), "02.1": Tries(passed=1)}
-    assert most_frequent([one, two]) == [
-        ("01.1", "b", 2, 2),
-        ("01.1", "a", 1, 4),
-        ("14.1", NO_NAME, 1, 1),
-    ]
+    assert most_frequent([one, two]) == [("01.1", "b", 2, 2), ("01.1", "a", 1, 4), ("14.1", NO_NAME, 1, 1)]
     files = [tmp_path / "ada.json", tmp_path / "bad.json"]
     check("01.1", named("01.1").wrong)
     os.replace(tries_file(), files[0])

@@ -8,14 +8,7 @@ from pathlib import Path
 import pytest
 
 from mlx_grpo_kit.assets import TINY
-from mlx_grpo_kit.files import (
-    MANIFEST,
-    check_replaceable,
-    check_saved,
-    read_manifest,
-    remove_folder,
-    replaced_folder,
-)
+from mlx_grpo_kit.files import MANIFEST, check_replaceable, check_saved, read_manifest, remove_folder, replaced_folder
 
 
 @pytest.fixture

@@ -95,10 +95,7 @@ def test_the_form_is_read_off_the_names():
         (lambda problems, completions, answers: 0, r"takes \(problems, completions, answers\).*In TRL's form"),
         (lambda p, c, *, answer: 0, r"takes \(p, c, \*, answer\)"),
         (lambda text, truth, extra: 0, r"takes \(text, truth, extra\)"),
-        (
-            lambda prompts, completions, trainer_state: 0,
-            "trainer_state exists only in TRL and is not passed here",
-        ),
+        (lambda prompts, completions, trainer_state: 0, "trainer_state exists only in TRL and is not passed here"),
         (lambda completions, log_metric, **kwargs: 0, "log_metric exists only in TRL"),
         (lambda prompts, /, completions, completion_ids: 0, "prompts cannot be passed by name"),
     ],
