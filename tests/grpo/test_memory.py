@@ -84,22 +84,19 @@ class Task:
         return False
 
 
-def measured(config, length, settings, packed=False):
+def measured(config, length, settings, quantization):
     """The most that MLX holds in a step, beyond what it held before."""
     gc.collect()
     before = mx.get_active_memory()
     tokenizer = SimpleNamespace(
-        vocab_size=64,
-        eos_token_ids=[],
-        encode_prompt=lambda text: [1 + int(text)] * PROMPT,
-        decode=str,
+        vocab_size=64, eos_token_ids=[], encode_prompt=lambda text: [1 + int(text)] * PROMPT, decode=str,
         read=lambda *ids: "",
-    )
+    )  # fmt: skip
     args = GRPOConfig(**settings)
     params = init_params(config, scale=0.05)
-    for name in [name for name, value in params.items() if packed and value.ndim == 2]:
+    for name in [name for name, value in params.items() if quantization and value.ndim == 2]:
         stem = name.removesuffix(".weight")
-        params[name], params[f"{stem}.scales"], params[f"{stem}.biases"] = mx.quantize(params[name], **QUANTIZED)
+        params[name], params[f"{stem}.scales"], params[f"{stem}.biases"] = mx.quantize(params[name], **quantization)
     mx.eval(params)
     trainer = GRPOTrainer(config, params, tokenizer, Task(length), args)
     del params
@@ -113,30 +110,16 @@ def measured(config, length, settings, packed=False):
     return args, mx.get_peak_memory() - before
 
 
-def settled(peak, low, measure):
-    """The peak, measured again while it is below `low`: what other tests' threads free meanwhile lowers it."""
-    for _ in range(4):
-        if peak >= low:
-            break
-        peak = max(peak, measure())
-    return peak
-
-
-@pytest.mark.parametrize("name", RUNS)
-def test_it_is_what_mlx_measures(name):
+@pytest.mark.parametrize(
+    ("name", "quantization"), [(name, None) for name in RUNS] + [(name, QUANTIZED) for name in BESIDE_PACKED]
+)
+def test_it_is_what_mlx_measures(name, quantization):
     config, length, settings = RUNS[name]
-    args, peak = measured(config, length, settings)
-    estimated = estimate_memory(config, args, PROMPT, length)
-    peak = settled(peak, estimated["total"] / 1.15, lambda: measured(config, length, settings)[1])
-    assert estimated["total"] == pytest.approx(peak, rel=0.15), estimated
-
-
-@pytest.mark.parametrize("name", BESIDE_PACKED)
-def test_it_is_what_mlx_measures_beside_a_quantized_model(name):
-    config, length, settings = RUNS[name]
-    args, peak = measured(config, length, settings, packed=True)
-    estimated = estimate_memory(config, args, PROMPT, length, quantization=QUANTIZED)
-    peak = settled(peak, estimated["total"] / 1.15, lambda: measured(config, length, settings, packed=True)[1])
+    args, peak = measured(config, length, settings, quantization)
+    estimated = estimate_memory(config, args, PROMPT, length, quantization=quantization)
+    for _ in range(4):  # what other tests' threads free meanwhile lowers the peak
+        if peak < estimated["total"] / 1.15:
+            peak = max(peak, measured(config, length, settings, quantization)[1])
     assert estimated["total"] == pytest.approx(peak, rel=0.15), estimated
 
 

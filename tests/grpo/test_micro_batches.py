@@ -1,6 +1,7 @@
 """Leaving out completions without an advantage, and grouping by length, change neither gradient nor metrics."""
 
 import dataclasses
+from functools import cache
 
 import numpy as np
 import pytest
@@ -36,34 +37,34 @@ def model():
     return config, params
 
 
-def sampled(model, seed, num_groups=6, share_without_advantage=0.5):
-    """Completions of random lengths; of some groups all advantages are 0, and of the others some are."""
+def completion(prompt_ids, completion_ids, entropies, advantage, prompt="", finished=True):
+    return Completion(
+        problem=Problem("", ""), prompt=prompt, prompt_ids=prompt_ids, completion="", completion_ids=completion_ids,
+        logps=[], entropies=entropies, finished=finished, rewards={}, reward=0.0, advantage=advantage,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def sampled(model):
+    """Six groups of random lengths; of some groups all advantages are 0, and of the others some are."""
     config, params = model
-    rng = np.random.default_rng(seed)
-    completions = []
-    for group in range(num_groups):
-        prompt = rng.integers(2, 17, rng.integers(1, 6)).tolist()
-        tied = rng.random() < share_without_advantage
-        for _ in range(GROUP):
-            ids = rng.integers(2, 17, rng.integers(1, 9)).tolist()
-            _, entropy = batch_logps(config, params, pad_batch(config, [prompt], [ids]))
-            advantage = 0.0 if tied or rng.random() < 0.2 else float(rng.normal())
-            completions.append(
-                Completion(
-                    problem=Problem("", ""),
-                    prompt=str(group),
-                    prompt_ids=prompt,
-                    completion="",
-                    completion_ids=ids,
-                    logps=[],
-                    entropies=entropy[0].tolist(),
-                    finished=bool(rng.random() < 0.8),
-                    rewards={},
-                    reward=0.0,
-                    advantage=advantage,
-                )
-            )
-    return completions
+
+    @cache
+    def make(seed, share_without_advantage=0.5):
+        rng = np.random.default_rng(seed)
+        completions = []
+        for group in range(6):
+            prompt = rng.integers(2, 17, rng.integers(1, 6)).tolist()
+            tied = rng.random() < share_without_advantage
+            for _ in range(GROUP):
+                ids = rng.integers(2, 17, rng.integers(1, 9)).tolist()
+                _, entropy = batch_logps(config, params, pad_batch(config, [prompt], [ids]))
+                advantage = 0.0 if tied or rng.random() < 0.2 else float(rng.normal())
+                finished = bool(rng.random() < 0.8)
+                completions.append(completion(prompt, ids, entropy[0].tolist(), advantage, str(group), finished))
+        return completions
+
+    return make
 
 
 def arguments(loss_type, **settings):
@@ -170,15 +171,14 @@ def assert_metrics_are(expected, metrics):
 @pytest.mark.parametrize(("per_device", "accumulation"), [(24, 1), (8, 3), (6, 4)])
 @pytest.mark.parametrize("off_policy", [False, True])
 @pytest.mark.parametrize("loss_type", LOSS_TYPES)
-def test_gradients_and_metrics_are_those_of_the_full_pass(model, loss_type, off_policy, per_device, accumulation):
+def test_gradients_and_metrics_are_those_of_the_full_pass(
+    model, sampled, loss_type, off_policy, per_device, accumulation
+):
     args = arguments(
-        loss_type,
-        per_device_train_batch_size=per_device,
-        gradient_accumulation_steps=accumulation,
-        num_iterations=2 if off_policy else 1,
-        mask_truncated_completions=per_device == 8,
-    )
-    completions = sampled(model, seed=per_device)
+        loss_type, per_device_train_batch_size=per_device, gradient_accumulation_steps=accumulation,
+        num_iterations=2 if off_policy else 1, mask_truncated_completions=per_device == 8,
+    )  # fmt: skip
+    completions = sampled(seed=per_device)
     batches, grads, metrics = with_some_left_out(model, args, completions)
     expected_grads, expected = in_full(model, args, completions)
     assert_gradients_are(expected_grads, grads)
@@ -189,10 +189,10 @@ def test_gradients_and_metrics_are_those_of_the_full_pass(model, loss_type, off_
 
 @pytest.mark.parametrize("off_policy", [False, True])
 @pytest.mark.parametrize("loss_type", LOSS_TYPES)
-def test_parts_of_similar_length_change_neither(model, monkeypatch, loss_type, off_policy):
+def test_parts_of_similar_length_change_neither(model, sampled, monkeypatch, loss_type, off_policy):
     monkeypatch.setattr(module, "A_FURTHER_PART", -100)  # as many parts as are tried
     args = arguments(loss_type, per_device_train_batch_size=24, num_iterations=2 if off_policy else 1)
-    completions = sampled(model, seed=24)  # no two of them alike: they are found again by their tokens
+    completions = sampled(seed=24)  # no two of them alike: they are found again by their tokens
     batches, grads, metrics = with_some_left_out(model, args, completions, similar_lengths=True)
     assert len(batches) == 8
     expected_grads, expected = in_full(model, args, completions)
@@ -202,13 +202,7 @@ def test_parts_of_similar_length_change_neither(model, monkeypatch, loss_type, o
 
 def of_lengths(prompt, lengths):
     """One group of completions, each with an advantage."""
-    return [
-        Completion(
-            problem=Problem("", ""), prompt="", prompt_ids=[2] * prompt, completion="", completion_ids=[3] * length,
-            logps=[], entropies=[0.5] * length, finished=True, rewards={}, reward=0.0, advantage=1.0 + place,
-        )
-        for place, length in enumerate(lengths)
-    ]  # fmt: skip
+    return [completion([2] * prompt, [3] * length, [0.5] * length, 1.0 + place) for place, length in enumerate(lengths)]
 
 
 ROWS = np.random.default_rng(0).permutation([*[20] * 8, *[60] * 4, *[200] * 4]).tolist()
@@ -250,9 +244,9 @@ def test_learners_that_compute_padding_take_parts_of_similar_length(model, learn
     ],
     ids=repr,
 )
-def test_entropies_decide_as_in_the_full_pass(model, settings):
+def test_entropies_decide_as_in_the_full_pass(model, sampled, settings):
     args = arguments(**{"loss_type": "dapo"} | settings, per_device_train_batch_size=8, gradient_accumulation_steps=3)
-    completions = sampled(model, seed=5)
+    completions = sampled(seed=5)
     batches, grads, metrics = with_some_left_out(model, args, completions)
     expected_grads, expected = in_full(model, args, completions)
     assert_gradients_are(expected_grads, grads)
@@ -262,9 +256,9 @@ def test_entropies_decide_as_in_the_full_pass(model, settings):
     assert through >= counted if args.entropy_coef else through < len(completions)
 
 
-def test_a_kl_penalty_needs_them_all(model):
+def test_a_kl_penalty_needs_them_all(model, sampled):
     args = arguments("dapo", per_device_train_batch_size=8, gradient_accumulation_steps=3, beta=0.1)
-    completions = sampled(model, seed=1, share_without_advantage=1.0)
+    completions = sampled(seed=1, share_without_advantage=1.0)
     batches, grads, metrics = with_some_left_out(model, args, completions)
     expected_grads, expected = in_full(model, args, completions)
     assert sum(micro.batch.completion_ids.shape[0] for micro in batches) == len(completions)
@@ -273,19 +267,19 @@ def test_a_kl_penalty_needs_them_all(model):
         np.testing.assert_allclose(np.array(grad), np.array(expected_grads[name]), atol=1e-6, err_msg=name)
 
 
-def test_where_nothing_is_left_the_entropy_is_still_told(model):
+def test_where_nothing_is_left_the_entropy_is_still_told(model, sampled):
     args = arguments("dapo", per_device_train_batch_size=24)
-    completions = sampled(model, seed=1, share_without_advantage=1.0)
+    completions = sampled(seed=1, share_without_advantage=1.0)
     batches, _, metrics = with_some_left_out(model, args, completions)
     assert batches == []
     assert metrics["entropy"] == pytest.approx(in_full(model, args, completions)[1]["entropy"], rel=1e-5)
 
 
-def test_completions_of_like_length_go_together(model):
+def test_completions_of_like_length_go_together(model, sampled):
     args = arguments("dapo", per_device_train_batch_size=8, gradient_accumulation_steps=3)
     completions = [
         dataclasses.replace(each, completion_ids=each.completion_ids[:length], entropies=each.entropies[:length])
-        for each in sampled(model, seed=2, share_without_advantage=0.0)
+        for each in sampled(seed=2, share_without_advantage=0.0)
         for length in [8 if int(each.prompt) % 2 else 2]
     ]
     lengths = np.array([len(each.completion_ids) for each in completions])
