@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 import trio
+from torch.nn.parallel import DistributedDataParallel
 
 from mlx_grpo_kit.backends import DistributedPyTorchTrainingBackend, PyTorchTrainingBackend
 from tests.backends.distributed_run import LR, MAX_GRAD_NORM, STEPS, step_batches
@@ -88,22 +90,50 @@ def test_a_checkpoint_goes_on_on_two_ranks(found):
         assert torch.equal(found["loaded"][name], tensor)
 
 
-def test_and_in_one_process(found, folder, wrapper, alone):
-    backend = make_pytorch(folder / "alone", lr=LR, max_grad_norm=MAX_GRAD_NORM)
-    backend.lr_scheduler = torch.optim.lr_scheduler.LinearLR(backend.optimizer, 1.0, 0.0, total_iters=10)
-    trio.run(backend.load_checkpoint, folder / wrapper / f"step_{STEPS:04d}")
-    for name, tensor in backend.get_weights().wait().items():
-        assert torch.equal(found["weights"][name], tensor)
-    resumed = []
-    for step in range(STEPS, STEPS + 2):
+def steps_with(backend, numbers):
+    """Train as `alone` does; the same records of its steps."""
+    steps = []
+    for step in numbers:
         losses = []
         batches, tokens = step_batches(step)
         for batch in batches:
             tensors = {name: torch.tensor(array) for name, array in batch.items()}
             tensors["scale"] = tensors["loss_mask"].sum() / tokens
             losses.append(backend.forward_backward(tensors).wait()["loss"])
-        resumed.append(backend.optim_step().wait() | {"losses": losses})
-    assert_steps(resumed, alone[0][STEPS:], rel=1e-5)
+        steps.append(backend.optim_step().wait() | {"losses": losses})
+    return steps
+
+
+def test_a_single_rank_learns_saves_and_goes_on_as_plain_torch_does(alone, tmp_path):
+    steps, weights = alone
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    try:
+        model = DistributedDataParallel(torch_model())
+        optimizer = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=0.01)
+        rate = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=10)
+        settings = {"lr_scheduler": rate, "max_grad_norm": MAX_GRAD_NORM}
+        place = tmp_path / "saved"
+        with DistributedPyTorchTrainingBackend(
+            model, optimizer, masked_cross_entropy_torch, place, **settings
+        ) as backend:
+            assert_steps(steps_with(backend, range(STEPS)), steps[:STEPS], rel=1e-5)
+            saved = backend.save_checkpoint(STEPS).wait()
+            for _ in range(2):
+                for name, tensor in backend.get_weights().wait().items():
+                    np.testing.assert_allclose(tensor.numpy(), weights[name].numpy(), rtol=1e-4, atol=1e-6)
+                assert_steps(steps_with(backend, range(STEPS, STEPS + 2)), steps[STEPS:], rel=1e-5)
+                backend.load_checkpoint(saved).wait()
+    finally:
+        dist.destroy_process_group()
+
+
+def test_and_in_one_process(found, folder, wrapper, alone):
+    backend = make_pytorch(folder / "alone", lr=LR, max_grad_norm=MAX_GRAD_NORM)
+    backend.lr_scheduler = torch.optim.lr_scheduler.LinearLR(backend.optimizer, 1.0, 0.0, total_iters=10)
+    trio.run(backend.load_checkpoint, folder / wrapper / f"step_{STEPS:04d}")
+    for name, tensor in backend.get_weights().wait().items():
+        assert torch.equal(found["weights"][name], tensor)
+    assert_steps(steps_with(backend, range(STEPS, STEPS + 2)), alone[0][STEPS:], rel=1e-5)
 
 
 def test_what_one_rank_refuses_all_refuse(found):
