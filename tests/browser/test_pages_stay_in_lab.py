@@ -58,29 +58,7 @@ def test_neither_a_new_picture_nor_a_message_moves_the_page(open_notebook):
     assert notebook.page.evaluate(PLACES) == pytest.approx(places, abs=1)
 
 
-EXPLORER = """
-from mlx_grpo_kit.course.chapters.chapter_04.pictures.shapes import shape_explorer
-shape_explorer()
-"""
 HEIGHT = "() => document.querySelector('.kit-live').getBoundingClientRect().height"
-
-
-def test_pictures_of_any_height_leave_the_page_where_it_is(open_notebook):
-    notebook = open_notebook("stays_for_shapes", EXPLORER)
-    notebook.run_cell(0)
-    live = notebook.cell(0).locator(".kit-live")
-    words = live.locator("svg title")
-    words.first.wait_for(state="attached")
-    height = notebook.page.evaluate(HEIGHT)
-    examples, view, _ = live.locator("select").all()
-    for option in examples.locator("option").all_inner_texts():
-        examples.select_option(option)
-        for direction in ("backward", "forward"):
-            view.select_option(direction)
-            notebook.page.wait_for_timeout(300)
-            assert notebook.page.evaluate(HEIGHT) == pytest.approx(height, abs=1), (option, direction)
-
-
 TREE = """
 from mlx_grpo_kit.assets import TINY
 from mlx_grpo_kit.instruments.generation_tree import show_generation_tree
