@@ -44,6 +44,14 @@ def test_right_rules_pass():
     assert check_vjp(with_rule(silu, silu_rule), silu, mx.array([[1.25]]))
 
 
+@pytest.mark.parametrize(("factor", "is_the_same"), [(1.0002, True), (0.9998, True), (1.003, False), (0.997, False)])
+def test_outputs_may_differ_by_a_rounding_and_no_more(factor, is_the_same):
+    """The bound that gradients have: a tenth of a percent."""
+    report = check_vjp(with_rule(lambda x: factor * silu(x), silu_rule), silu, X)
+    assert report.passed == is_the_same
+    assert ("compute different things" in str(report)) != is_the_same
+
+
 WRONG = {
     "a tenth of a percent too much": lambda x, g, y: 1.002 * silu_rule(x, g, y),
     "sign": lambda x, g, y: -silu_rule(x, g, y),
