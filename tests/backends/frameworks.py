@@ -138,10 +138,7 @@ def make_torch_func(checkpoint_dir: Path, loss_fn=None, *, optimizer="adamw", lr
 
     from mlx_grpo_kit.backends import TorchFuncTrainingBackend
 
-    kinds = {
-        "adamw": lambda: torchopt.adamw(lr, weight_decay=0.01),
-        "sgd": lambda: torchopt.sgd(lr, momentum=0.9),
-    }
+    kinds = {"adamw": lambda: torchopt.adamw(lr, weight_decay=0.01), "sgd": lambda: torchopt.sgd(lr, momentum=0.9)}
     steps = kinds[optimizer]()
     if max_grad_norm is not None:
         steps = torchopt.chain(torchopt.clip.clip_grad_norm(max_grad_norm), steps)
@@ -153,10 +150,7 @@ def make_torch_func(checkpoint_dir: Path, loss_fn=None, *, optimizer="adamw", lr
 def optax_optimizer(optimizer, lr, max_grad_norm):
     import optax
 
-    kinds = {
-        "adamw": lambda: optax.adamw(lr, weight_decay=0.01),
-        "sgd": lambda: optax.sgd(lr, momentum=0.9),
-    }
+    kinds = {"adamw": lambda: optax.adamw(lr, weight_decay=0.01), "sgd": lambda: optax.sgd(lr, momentum=0.9)}
     if max_grad_norm is None:
         return kinds[optimizer]()
     return optax.chain(optax.clip_by_global_norm(max_grad_norm), kinds[optimizer]())

@@ -173,19 +173,12 @@ class TestWhatIsSaved:
 
     def test_metrics_become_plain_numbers(self, framework, backend):
         metrics = {
-            "numpy": np.float64(0.5),
-            "long": np.longdouble(0.25),
-            "torch": torch.tensor(2.0),
-            "own": framework.array(np.float32(3)),
-            "array": np.array([1.0, math.nan]),
-            "own array": framework.array(np.ones(3, np.float32)),
-            "list": [1, math.nan],
-            "nan": math.nan,
-            "inf": np.float32("inf"),
-            "count": np.int32(4),
-            "flag": True,
+            "numpy": np.float64(0.5), "long": np.longdouble(0.25), "torch": torch.tensor(2.0),
+            "own": framework.array(np.float32(3)), "array": np.array([1.0, math.nan]),
+            "own array": framework.array(np.ones(3, np.float32)), "list": [1, math.nan], "nan": math.nan,
+            "inf": np.float32("inf"), "count": np.int32(4), "flag": True,
             "nested": {"text": "addition", "nothing": None},
-        }
+        }  # fmt: skip
         found = read_metadata(save(backend, 1, metrics))["metrics"]
         expected = {"numpy": 0.5, "long": 0.25, "torch": 2.0, "own": 3.0, "list": [1, None], "nan": None, "inf": None}
         expected |= {"count": 4, "flag": True, "nested": {"text": "addition", "nothing": None}}

@@ -8,13 +8,7 @@ import torch
 import trio
 
 from mlx_grpo_kit.backends import PyTorchTrainingBackend, TrainingError
-from tests.backends.frameworks import (
-    FRAMEWORKS,
-    first_weights,
-    make_pytorch,
-    masked_cross_entropy_torch,
-    torch_model,
-)
+from tests.backends.frameworks import FRAMEWORKS, first_weights, make_pytorch, masked_cross_entropy_torch, torch_model
 from tests.backends.test_checkpoints import reseal
 
 PYTORCH = FRAMEWORKS[0]

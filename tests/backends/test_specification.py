@@ -141,15 +141,10 @@ def test_the_usage_example_runs_as_it_stands_and_weight_sync_is_the_users(tmp_pa
         synced.append((engines, path))
 
     names = {
-        "GPT": lambda config: torch_model(),
-        "config": None,
-        "F": functional,
-        "data_buffer": Buffer(),
-        "engines": ["engine"],
-        "sync_weights_to_engines": sync_weights_to_engines,
-        "CHECKPOINTS": str(tmp_path),
+        "GPT": lambda config: torch_model(), "config": None, "F": functional, "data_buffer": Buffer(),
+        "engines": ["engine"], "sync_weights_to_engines": sync_weights_to_engines, "CHECKPOINTS": str(tmp_path),
         "STEPS": 201,
-    }
+    }  # fmt: skip
     exec(textwrap.dedent(USAGE), names)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 204

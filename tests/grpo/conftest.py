@@ -27,19 +27,9 @@ class TRL:
         self.defaults = {field.name: field.default for field in dataclasses.fields(GRPOConfig)}
 
     def loss(
-        self,
-        logps,
-        old_logps,
-        advantages,
-        mask,
-        *,
-        ref_logps=None,
-        num_items_in_batch=None,
-        accumulation_steps=1,
-        entropies=None,
-        sampling_logps=None,
-        **settings,
-    ):
+        self, logps, old_logps, advantages, mask, *, ref_logps=None, num_items_in_batch=None, accumulation_steps=1,
+        entropies=None, sampling_logps=None, **settings,
+    ):  # fmt: skip
         """`_compute_loss` on NumPy arrays -> (loss, gradient with respect to logps, {metric: float}).
 
         With entropies the gradient is a pair, that with respect to them being the second. With sampling_logps the
@@ -139,15 +129,9 @@ class TRL:
         return loss.item(), logps.grad.numpy(), {name: each[-1] for name, each in trainer._metrics["train"].items()}
 
     def advantages(
-        self,
-        rewards,
-        num_generations,
-        scale_rewards="group",
-        reward_weights=None,
-        multi_objective_aggregation="sum_then_normalize",
-        rloo=False,
-        normalize_advantages=False,
-    ):
+        self, rewards, num_generations, scale_rewards="group", reward_weights=None,
+        multi_objective_aggregation="sum_then_normalize", rloo=False, normalize_advantages=False,
+    ):  # fmt: skip
         """`_generate_and_score_completions` with these rewards (a list; NaN for a reward function's None) -> NumPy.
 
         Rewards are [B], or [B, F] of several functions; with `rloo` RLOOTrainer's method.

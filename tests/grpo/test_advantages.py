@@ -84,13 +84,9 @@ def test_lists_numpy_and_mlx_arrays_of_any_number_type():
     assert isinstance(compute_advantages(values, 2), mx.array)
     assert compute_advantages(values, 2).dtype == mx.float32
     for rewards in (
-        tuple(values),
-        np.array(values),
-        np.array(values, np.float16),
-        mx.array(values),
-        mx.array(values, dtype=mx.float32),
-        mx.array(values, dtype=mx.bfloat16),
-    ):
+        tuple(values), np.array(values), np.array(values, np.float16), mx.array(values),
+        mx.array(values, dtype=mx.float32), mx.array(values, dtype=mx.bfloat16),
+    ):  # fmt: skip
         assert compute_advantages(rewards, 2).tolist() == expected
     assert compute_advantages([True, False], 2).tolist() == compute_advantages([1, 0], 2).tolist()
 

@@ -168,10 +168,7 @@ def test_only_tokens_of_the_mask_are_learned_from(make_trainer):
     width = drawn.lengths.max()
     as_array = np.array([row + [False] * (width - len(row)) for row in mask])
     learner, found = trainer.parts.learner, []
-    for completions, given in (
-        (replace(drawn, token_mask=mask), advantages),
-        (drawn, advantages[:, None] * as_array),
-    ):
+    for completions, given in ((replace(drawn, token_mask=mask), advantages), (drawn, advantages[:, None] * as_array)):
         batch = Batch(completions, scores, rewards, given)
         grads, metrics = learner.gradient(trainer.policy, learner.prepare(trainer.policy, batch)[0])
         found.append((grads, metrics, sum(map(sum, completions.token_mask))))

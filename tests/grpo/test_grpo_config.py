@@ -167,10 +167,7 @@ def test_a_setting_that_there_is_not_names_the_near_miss():
         ({"multi_objective_aggregation": "sum"}, "expected one of 'sum_then_normalize', 'normalize_then_sum'"),
         ({"multi_objective_aggregation": "normalize_then_sum", "scale_rewards": "none"}, "has no effect"),
         ({"reward_weights": [1.0, math.nan]}, r"reward_weights are \(1.0, nan\); expected one number per"),
-        (
-            {"chat_template_kwargs": ["enable_thinking"]},
-            "chat_template_kwargs is .*; expected settings by name",
-        ),
+        ({"chat_template_kwargs": ["enable_thinking"]}, "chat_template_kwargs is .*; expected settings by name"),
         ({"dynamic_sampling_rounds": -1}, "dynamic_sampling_rounds is -1"),
         ({"soft_punish_cache": 1.5}, "soft_punish_cache is 1.5; expected a whole number"),
         ({"entropy_coef": math.inf}, "entropy_coef is inf; expected a finite number"),

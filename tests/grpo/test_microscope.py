@@ -184,8 +184,7 @@ def test_pushes_predict_how_the_loss_changes_with_the_parameters(trained):
 def test_every_loss_type_can_be_looked_at(random_batch):
     for loss_type in LOSS_TYPES:
         reading = examine(
-            frozen_from(*random_batch),
-            GRPOLossConfig(loss_type=loss_type, epsilon_high=5.0, max_completion_length=9),
+            frozen_from(*random_batch), GRPOLossConfig(loss_type=loss_type, epsilon_high=5.0, max_completion_length=9)
         )
         assert np.isfinite(reading.pushes).all()
         assert reading.pushes.any()

@@ -441,10 +441,7 @@ class TestInTheTrainer:
 
     @pytest.mark.parametrize(
         ("task", "message"),
-        [
-            ("addition", "the string 'addition'; expected a task"),
-            (object(), "object is not a task yet: it lacks name"),
-        ],
+        [("addition", "the string 'addition'; expected a task"), (object(), "object is not a task yet: it lacks name")],
     )
     def test_what_is_no_task_is_refused_at_once(self, make_trainer, task, message):
         with pytest.raises(TypeError, match=message):

@@ -310,10 +310,7 @@ class TestTRL:
                 peer.chat_template_kwargs = settings
                 expected = peer._get_tool_suffix_ids([*map(tool_message, results)])
                 assert suffix_ids(tokenizer, results, settings) == expected
-                other = {
-                    "continue_final_message": True,
-                    "add_generation_prompt": False,
-                }
+                other = {"continue_final_message": True, "add_generation_prompt": False}
                 assert suffix_ids(tokenizer, results, settings | other) == expected
 
     def test_environments(self, folder, scripted):

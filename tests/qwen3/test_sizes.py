@@ -9,14 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from mlx_grpo_kit.qwen3 import KVCache, Qwen3Config, init_params, qwen3_forward
-from mlx_grpo_kit.qwen3.sizes import (
-    forward_flops,
-    inner_values,
-    memory,
-    parameters_by_part,
-    part_of,
-    training_flops,
-)
+from mlx_grpo_kit.qwen3.sizes import forward_flops, inner_values, memory, parameters_by_part, part_of, training_flops
 from mlx_grpo_kit.runtime import mx
 
 SMALL = dict(vocab_size=300, hidden_size=96, intermediate_size=250, num_hidden_layers=3, num_attention_heads=6,

@@ -16,17 +16,12 @@ from mlx_grpo_kit.runs.diagnosis import Monitor, diagnose, findings
 def steps(count, completions=None, **metrics):
     """Make `count` steps of a healthy run, with other metrics: numbers, or functions of the step."""
     healthy = {
-        "reward": lambda step: 0.4 + 0.5 * step / (step + 50),
-        "reward_std": 0.3,
+        "reward": lambda step: 0.4 + 0.5 * step / (step + 50), "reward_std": 0.3,
         "frac_reward_zero_std": lambda step: 0.8 * step / (step + 50),
-        "entropy": lambda step: 0.4 - 0.3 * step / (step + 50),
-        "grad_norm": 1.0,
-        "loss": 0.0,
-        "completions/mean_length": 3.5,
-        "completions/max_length": 4.0,
-        "completions/clipped_ratio": 0.01,
+        "entropy": lambda step: 0.4 - 0.3 * step / (step + 50), "grad_norm": 1.0, "loss": 0.0,
+        "completions/mean_length": 3.5, "completions/max_length": 4.0, "completions/clipped_ratio": 0.01,
         "clip_ratio/region_mean": 0.0,
-    }
+    }  # fmt: skip
     made = []
     for step in range(1, count + 1):
         values = {

@@ -34,23 +34,12 @@ def assert_like_torch(function, *numbers, torch_function=None):
 
 
 ONE = {
-    **{name: operator.methodcaller(name) for name in ("exp", "tanh", "sigmoid", "relu")},
-    "neg": operator.neg,
-    "abs": abs,
-    "square": lambda x: x**2,
-    "cube": lambda x: x**3,
-    "to the 0": lambda x: x**0,
-    "plus 2": lambda x: x + 2,
-    "2 plus": lambda x: 2 + x,
-    "minus 2": lambda x: x - 2,
-    "2 minus": lambda x: 2 - x,
-    "times 3": lambda x: x * 3,
-    "3 times": lambda x: 3 * x,
-    "over 4": lambda x: x / 4,
-    "2 to the": lambda x: 2**x,
-    "itself times itself": lambda x: x * x,
-    "itself minus itself": lambda x: x - x,
-}
+    **{name: operator.methodcaller(name) for name in ("exp", "tanh", "sigmoid", "relu")}, "neg": operator.neg,
+    "abs": abs, "square": lambda x: x**2, "cube": lambda x: x**3, "to the 0": lambda x: x**0, "plus 2": lambda x: x + 2,
+    "2 plus": lambda x: 2 + x, "minus 2": lambda x: x - 2, "2 minus": lambda x: 2 - x, "times 3": lambda x: x * 3,
+    "3 times": lambda x: 3 * x, "over 4": lambda x: x / 4, "2 to the": lambda x: 2**x,
+    "itself times itself": lambda x: x * x, "itself minus itself": lambda x: x - x,
+}  # fmt: skip
 POSITIVE = {
     "log": lambda x: x.log(),
     "inverse": lambda x: x**-1,
@@ -131,25 +120,13 @@ def test_dot_is_the_sum_of_products():
 def random_program(rng, leaves, operations):
     """A list of (function, positions of its arguments): every result may be used again, so nodes are shared."""
     unary = [
-        lambda x: x.tanh(),
-        lambda x: x.sigmoid(),
-        lambda x: x.relu(),
-        abs,
-        lambda x: -x,
-        lambda x: x * x,
-        lambda x: (x * x + 1).log(),
-        lambda x: x.tanh().exp(),
-        lambda x: 2 ** x.tanh(),
-        lambda x: x**3 / 10,
-    ]
+        lambda x: x.tanh(), lambda x: x.sigmoid(), lambda x: x.relu(), abs, lambda x: -x, lambda x: x * x,
+        lambda x: (x * x + 1).log(), lambda x: x.tanh().exp(), lambda x: 2 ** x.tanh(), lambda x: x**3 / 10,
+    ]  # fmt: skip
     binary = [
-        lambda a, b: a + b,
-        lambda a, b: a - b,
-        lambda a, b: a * b,
-        lambda a, b: a / (b * b + 1),
-        lambda a, b: (a * a + 1) ** b.tanh(),
-        lambda a, b: 0.5 - a + b * 2,
-    ]
+        lambda a, b: a + b, lambda a, b: a - b, lambda a, b: a * b, lambda a, b: a / (b * b + 1),
+        lambda a, b: (a * a + 1) ** b.tanh(), lambda a, b: 0.5 - a + b * 2,
+    ]  # fmt: skip
     program = []
     for count in range(leaves, leaves + operations):
         function, arity = (rng.choice(unary), 1) if rng.random() < 0.4 else (rng.choice(binary), 2)

@@ -269,23 +269,11 @@ def test_dot_and_outer():
 
 BOOLS = np.array([[True, False, True, False], [False, False, True, True], [False, True, False, True]])
 INDICES = {
-    "integer": 1,
-    "slice": slice(1, 3),
-    "step": slice(None, None, 2),
-    "two": (1, slice(None, 2)),
-    "new axis": (None, 1),
-    "ellipsis": (..., 0),
-    "negative": -1,
-    "nothing": slice(0, 0),
-    "integers": np.array([2, 0, 2]),
-    "list": [0, 0, 0],
-    "pairs": (np.array([0, 0, 2]), np.array([1, 1, 3])),
-    "grid": (np.array([[0], [2]]), np.array([1, 1, 3])),
-    "booleans": BOOLS,
-    "rows": BOOLS[:, 0],
-    "mixed": (slice(None), np.array([3, 3, 0])),
-    "everything": (),
-}
+    "integer": 1, "slice": slice(1, 3), "step": slice(None, None, 2), "two": (1, slice(None, 2)), "new axis": (None, 1),
+    "ellipsis": (..., 0), "negative": -1, "nothing": slice(0, 0), "integers": np.array([2, 0, 2]), "list": [0, 0, 0],
+    "pairs": (np.array([0, 0, 2]), np.array([1, 1, 3])), "grid": (np.array([[0], [2]]), np.array([1, 1, 3])),
+    "booleans": BOOLS, "rows": BOOLS[:, 0], "mixed": (slice(None), np.array([3, 3, 0])), "everything": (),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", INDICES)
@@ -334,16 +322,10 @@ def test_embedding_adds_the_gradients_of_a_repeated_id():
 @pytest.mark.parametrize(
     ("stride", "padding", "kernel", "bias"),
     [
-        (1, 0, (3, 3), True),
-        (1, 1, (3, 3), False),
-        (2, 1, (3, 3), True),
-        (2, 0, (1, 1), False),
-        ((2, 1), (0, 2), (2, 3), True),
-        (1, 2, (5, 5), True),
-        (3, 1, (2, 2), True),
-        (1, 0, (6, 7), True),
+        (1, 0, (3, 3), True), (1, 1, (3, 3), False), (2, 1, (3, 3), True), (2, 0, (1, 1), False),
+        ((2, 1), (0, 2), (2, 3), True), (1, 2, (5, 5), True), (3, 1, (2, 2), True), (1, 0, (6, 7), True),
     ],
-)
+)  # fmt: skip
 def test_conv2d(stride, padding, kernel, bias):
     x, weight = numbers(3, 4, 6, 7), numbers(8, 4, *kernel, seed=1)
     extra = [numbers(8, seed=2)] if bias else []

@@ -35,13 +35,9 @@ TWO = [
     (lambda a, b: T.where(a.data > b.data, a, b * 2), lambda a, b: torch.where(a > b, a, b * 2)),
 ]
 REDUCE = [
-    (T.sum, torch.sum),
-    (T.mean, torch.mean),
-    (T.max, torch.amax),
-    (T.min, torch.amin),
-    (T.logsumexp, torch.logsumexp),
+    (T.sum, torch.sum), (T.mean, torch.mean), (T.max, torch.amax), (T.min, torch.amin), (T.logsumexp, torch.logsumexp),
     (T.var, lambda x, axis, keepdim: torch.var(x, axis, correction=0, keepdim=keepdim)),
-]
+]  # fmt: skip
 ALONG = [(T.softmax, torch.softmax), (T.log_softmax, torch.log_softmax)]
 
 SHAPES = [(), (1,), (3,), (2, 1), (2, 3), (1, 3), (2, 2, 1), (4, 1, 3), (2, 3, 3), (1, 2, 1)]
