@@ -1,7 +1,5 @@
 """Every control of a panel has a name, and its value is the one that a reader sees next to it."""
 
-import pytest
-
 PANEL = """
 import ipywidgets as widgets
 from mlx_grpo_kit.viz import Panel
@@ -86,22 +84,26 @@ def test_names_and_values_of_controls_are_the_words_next_to_them(open_notebook):
     wait_for_controls(notebook, expected)
 
 
-PLANS = [("12", "plan_panel"), ("21", "memory_panel")]
+PLANS = """
+from mlx_grpo_kit.qwen3 import Qwen3Config
+from mlx_grpo_kit.course.chapters.chapter_12.plan import plan_panel
+from mlx_grpo_kit.course.chapters.chapter_21.plan import memory_panel
+config = Qwen3Config.from_name("0.6B")
+"""
 
 
-@pytest.mark.parametrize(("chapter", "panel"), PLANS)
-def test_every_control_of_a_panel_has_its_own_name_and_a_value(open_notebook, chapter, panel):
-    setup = (
-        "from mlx_grpo_kit.qwen3 import Qwen3Config\n"
-        f"from mlx_grpo_kit.course.chapters.chapter_{chapter}.plan import {panel}\n"
-    )
-    notebook = open_notebook(f"controls_{panel}", f'{setup}{panel}(Qwen3Config.from_name("0.6B"))')
+def test_every_control_of_a_panel_has_its_own_name_and_a_value(open_notebook):
+    notebook = open_notebook("controls_of_plans", PLANS, "# a panel")
     notebook.run_cell(0)
-    notebook.cell(0).locator(".widget-html svg[role=img]").wait_for()
-    found = controls(notebook)
-    names = [name for _, name, _ in found]
-    assert len(found) >= 9
-    assert all(name.strip(" \u200b") and value for _, name, value in found), found
-    assert len(set(names)) == len(names), names
-    readouts = notebook.cell(0).locator(".kit-live .widget-readout").all_text_contents()
-    assert [value for role, _, value in found if role == "slider"] == readouts
+    for panel in ("plan_panel", "memory_panel"):
+        notebook.set_source(1, f"{panel}(config)")
+        notebook.run_cell(1)
+        notebook.wait_until_idle()
+        notebook.cell(1).locator(".widget-html svg[role=img]").wait_for()
+        found = controls(notebook)
+        names = [name for _, name, _ in found]
+        assert len(found) >= 9
+        assert all(name.strip(" \u200b") and value for _, name, value in found), found
+        assert len(set(names)) == len(names), names
+        readouts = notebook.cell(1).locator(".kit-live .widget-readout").all_text_contents()
+        assert [value for role, _, value in found if role == "slider"] == readouts
