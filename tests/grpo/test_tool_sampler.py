@@ -227,11 +227,19 @@ class TRLRollouts:
         return found, {name: values[-1] for name, values in self.trainer._metrics["train"].items()}
 
 
+def complete(folder, scripted, sampler, own, rows):
+    """What the sampler makes of the task's first problems where the model draws these tokens, and 7 after them."""
+    config, params = load_pretrained(folder)
+    scripted([[*ids, *[7] * (BUDGET - len(ids))] for ids in rows])
+    policy = SimpleNamespace(config=config, params=params, frozen=None, dtype=mx.float32)
+    problems = own.all_problems()[: len(rows)]
+    return sampler.complete(policy, problems, sampler.encode(problems), SamplingConfig(BUDGET), 0)
+
+
 def compare(folder, scripted, scripts, tools=(), factory=None, max_iterations=None, **settings):
     """The kit's completions of scripted turns, after they were compared with TRL's; and the reward of environments."""
     own = task(len(scripts), tools=tools, environment_factory=factory, **settings)
-    problems = own.all_problems()[: len(scripts)]
-    prompts = [problem.prompt for problem in problems]
+    prompts = [problem.prompt for problem in own.all_problems()[: len(scripts)]]
     if factory:
         opened = []
         peer = TRLRollouts(folder, scripts, tools, factory, max_iterations or 10**6)
@@ -246,17 +254,10 @@ def compare(folder, scripted, scripts, tools=(), factory=None, max_iterations=No
         # TRL keeps the end token in a thought that does not end.
         message["reasoning_content"] = message["reasoning_content"].removesuffix(END)
 
-    config, params = load_pretrained(folder)
-    tokenizer = load_tokenizer(folder)
     sizes = {"num_generations": len(scripts), "per_device_train_batch_size": len(scripts)}
     args = GRPOConfig(**sizes, max_tool_calling_iterations=max_iterations)
-    sampler = ToolSampler(tokenizer, own, args)
-    table = np.full((len(scripts), BUDGET), 7)
-    for row, (ids, mask) in enumerate(zip(completion_ids, tool_mask, strict=True)):
-        table[row, : len(ids)] = np.where(mask, ids, 7)
-    scripted(table)
-    policy = SimpleNamespace(config=config, params=params, frozen=None, dtype=mx.float32)
-    found = sampler.complete(policy, problems, sampler.encode(problems), SamplingConfig(BUDGET), 0)
+    drawn = [np.where(mask, ids, 7) for ids, mask in zip(completion_ids, tool_mask, strict=True)]
+    found = complete(folder, scripted, ToolSampler(load_tokenizer(folder), own, args), own, drawn)
 
     assert found.prompt_ids == prompt_ids
     assert found.completion_ids == completion_ids
@@ -293,12 +294,8 @@ class TestTRL:
         else:
             own = task(2, tools=[add])
             sampler = ToolSampler(load_tokenizer(folder), own, GRPOConfig(max_tool_calling_iterations=0))
-            config, params = load_pretrained(folder)
             ids = sampler.tokenizer.encode(SCRIPTS["one call"][0])
-            scripted([ids + [7] * (BUDGET - len(ids))] * 2)
-            policy = SimpleNamespace(config=config, params=params, frozen=None, dtype=mx.float32)
-            problems = own.all_problems()
-            found = sampler.complete(policy, problems, sampler.encode(problems), SamplingConfig(BUDGET), 0)
+            found = complete(folder, scripted, sampler, own, [ids] * 2)
             assert found.completion_ids == [ids] * 2
             assert found.finished.all()
 
@@ -356,12 +353,8 @@ def test_tokens_are_never_made_twice(folder, scripted):
     odd = [*tokenizer.encode("n"), *tokenizer.encode("u"), *tokenizer.encode("m")]
     assert tokenizer.encode(tokenizer.decode(odd)) != odd
     sampler = ToolSampler(tokenizer, own, GRPOConfig())
-    config, params = load_pretrained(folder)
     ids = [*odd, *call]
-    scripted([ids + [7] * (BUDGET - len(ids))] * 2)
-    policy = SimpleNamespace(config=config, params=params, frozen=None, dtype=mx.float32)
-    problems = own.all_problems()
-    found = sampler.complete(policy, problems, sampler.encode(problems), SamplingConfig(BUDGET), 0)
+    found = complete(folder, scripted, sampler, own, [ids] * 2)
     assert found.completion_ids[0][: len(ids)] == ids
     again = tokenizer.encode(tokenizer.decode(found.completion_ids[0], skip_special_tokens=False))
     assert again != found.completion_ids[0]
