@@ -381,26 +381,21 @@ def test_prompts_are_checked(model, prompts, error, message):
         ({"eos_token_ids": 1}, TypeError, "eos_token_ids is 1; expected a list or a set of token ids"),
         ({"eos_token_ids": 0}, TypeError, "eos_token_ids is 0; expected a list or a set of token ids"),
         ({"stop": ["."]}, TypeError, r"stop is \['.'\]; expected a function of a row's tokens. stop_at"),
-        ({"first_row": -1}, ValueError, "first_row is -1; 1 prompts from there on do not fit into a batch of 1"),
-        ({"first_row": 2, "num_rows": 2}, ValueError, "first_row is 2; 1 prompts from there on"),
-        ({"num_rows": 0}, ValueError, "do not fit into a batch of 0"),
+        ({"first_row": -1}, ValueError, "first_row is -1; 2 prompts from there on do not fit into a batch of 2"),
+        ({"first_row": 1, "num_rows": 2}, ValueError, "first_row is 1; 2 prompts from there on"),
+        ({"num_rows": 1}, ValueError, "do not fit into a batch of 1"),
         ({"first_row": "1", "num_rows": 2}, TypeError, "first_row is '1'; expected a whole number"),
         ({"num_rows": 2.0}, TypeError, "num_rows is 2.0; expected a whole number"),
         ({"reply": "7"}, TypeError, "reply is '7'; expected a function: {row: its tokens so far}"),
         ({"reply": {0: [7]}}, TypeError, "reply is {0: \\[7\\]}; expected a function"),
-        ({"reply": lambda rows: {1: [7]}}, ValueError, "reply returned tokens for row 1; .* belong to rows \\[0\\]"),
+        ({"reply": lambda rows: {2: [7]}}, ValueError, "reply returned tokens for row 2; .* belong to rows \\[0, 1\\]"),
         ({"reply": lambda rows: {0: [99999]}}, ValueError, "the reply to row 0 contains token id 99999"),
     ],
 )  # fmt: skip
 def test_what_is_not_checked_by_the_sampling_is_checked(model, settings, error, message):
+    """Rows that a batch does not have would get equal draws."""
     with pytest.raises(error, match=message):
-        generate(*model, [[1, 2]], **{"sampling": SamplingConfig(2), "stop": lambda ids: True} | settings)
-
-
-def test_rows_that_the_batch_does_not_have_are_refused_and_not_given_equal_draws(model):
-    for rows in ({"num_rows": 1}, {"first_row": 1, "num_rows": 2}):
-        with pytest.raises(ValueError, match="2 prompts from there on do not fit into a batch of"):
-            generate_tokens(*model, [[1, 2]] * 2, sampling=SamplingConfig(max_new_tokens=2), **rows)
+        generate(*model, [[1, 2]] * 2, **{"sampling": SamplingConfig(2), "stop": lambda ids: True} | settings)
 
 
 def test_the_largest_seed_is_one(model):
