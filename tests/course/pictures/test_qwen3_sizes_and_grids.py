@@ -82,6 +82,9 @@ def test_the_lens():
     svg = chart.svg(words)
     bold = re.findall(r'font-weight="700">([^<]+)<', svg)
     assert bold == ["Lens", "“x”", "“c”", "“x”"]
+    rows = [float(y) for y in re.findall(r'y="([-\d.]+)"[^>]*>(?:embedding|layers\.\d)<', svg)]
+    assert len(rows) == 3
+    assert rows == sorted(rows), "the first at the top"
     assert "“&lt;eos&gt;”" in svg
     fills = [color for *_, color in bars(chart)]
     assert (fills[1], fills[5]) == ("#5790fc", "#ffffff")

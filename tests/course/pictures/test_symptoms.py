@@ -53,4 +53,5 @@ def test_text_cannot_become_markup(hostile):
 def test_rewards_of_several_runs_in_one_chart():
     chart, words = draw_rewards({"one": [0.0] * 5 + [1.0] * 5, "two": [0.5, None, 0.5]}, title="Four")
     assert list(chart.planes[0].lines) == ["one", "two"]
+    assert chart.planes[0].x[0] < 1 < 10 < chart.planes[0].x[1], "all steps are in the picture"
     assert words == "Four. At the start and at the end: one 0.00 to 1.00; two 0.50 to 0.50."
