@@ -104,5 +104,5 @@ def main(folder, runs, tools):
 
 
 if __name__ == "__main__":
-    faulthandler.dump_traceback_later(280, exit=True)
+    faulthandler.dump_traceback_later(580, exit=True)
     main(Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3:])

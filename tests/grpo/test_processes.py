@@ -15,7 +15,7 @@ from mlx_grpo_kit.grpo.processes import World
 from mlx_grpo_kit.qwen3.tokenizer import save_character_tokenizer
 from mlx_grpo_kit.runtime import mx
 
-pytestmark = pytest.mark.timeout(600)  # the first test starts all processes, one world after the other
+pytestmark = pytest.mark.timeout(1800)  # the first test starts all processes, one world after the other
 ROOT = Path(__file__).parents[2]
 RUNS = {
     "dapo, cut off completions do not count": dict(mask_truncated_completions=True, stop_strings=[*"012345"]),
@@ -53,13 +53,13 @@ def folder(tmp_path_factory):
         command = [sys.executable, *script, str(folder), json.dumps([*RUNS.values()]), "tools"]
         workers = [subprocess.Popen(command, cwd=ROOT, env=environment) for environment in ring(count, folder)]
         try:
-            assert [worker.wait(timeout=300) for worker in workers] == [0] * count
+            assert [worker.wait(timeout=600) for worker in workers] == [0] * count
         finally:
             for worker in workers:
                 worker.kill()
     runs = [args if ("torchrun", name) in WORLDS else {} for name, args in RUNS.items()]
     command = [*TORCHRUN, *script, str(folder / "torchrun"), json.dumps(runs)]
-    subprocess.run(command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=True, timeout=300)
+    subprocess.run(command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=True, timeout=600)
     return folder
 
 
