@@ -44,11 +44,13 @@ OPTIMIZERS = {"jax": optax_optimizers, "torchax": optax_optimizers, "torch_func"
 
 
 @pytest.fixture
-def make(jax, tmp_path):
+def make(request, tmp_path):
     """(framework's name, optimizer, **options) -> a backend; without options nobody tells it its learning rate."""
     from mlx_grpo_kit import backends
 
     def make(name, optimizer, **options):
+        if name != "torch_func":
+            request.getfixturevalue("jax")
         if name == "jax":
             parts = apply_model, first_weights(), optimizer, masked_cross_entropy_jax
             return backends.JAXTrainingBackend(*parts, tmp_path, **options)
