@@ -329,19 +329,19 @@ def test_tags_that_are_special_tokens_are_read(qwen_folder, tmp_path):
     assert tokenizer.read(ids, tokenizer.encode(TURN + "<think>\n")) == "<think>\nso</think>2"
 
 
-@pytest.mark.parametrize("settings", [{}, {"enable_thinking": False}])
-def test_published_templates_that_open_a_thought(settings):
-    """Those of TRL; transformers parses the answer of the first ones as a thought."""
+def test_published_templates_that_open_a_thought():
+    """Those of TRL, by default and without thinking; transformers parses the answer of the first ones as a thought."""
     tokenizer, folder = load_tokenizer(TINY_CHAT), Path(chat_template_utils.__file__).parent / "chat_templates"
-    opened = set()
+    opened = set(), set()
     for file in sorted(folder.glob("*.jinja")):
         template = ChatTemplate(
             file.read_text(encoding="utf-8"), {"bos_token": "", "eos_token": "<|im_end|>"}, str(file)
         )
-        text = template.render([{"role": "user", "content": "What does <think> mean?"}], **settings)
-        if tokenizer.open_thought(tokenizer.encode(text)):
-            opened.add(file.stem.removesuffix("_training"))
+        for how, names in zip(({}, {"enable_thinking": False}), opened, strict=True):
+            text = template.render([{"role": "user", "content": "What does <think> mean?"}], **how)
+            if tokenizer.open_thought(tokenizer.encode(text)):
+                names.add(file.stem.removesuffix("_training"))
     always = {"deepseek_r1_distill", "deepseekv3"}
     thinking = {"qwen3_5_think", "qwen3_6", "qwen3_8"}
     nemotron = {f"nemotron_3_{size}" for size in ("5_lightning", "nano", "super", "ultra")}
-    assert opened == (always if settings else always | thinking | nemotron)
+    assert opened == (always | thinking | nemotron, always)
