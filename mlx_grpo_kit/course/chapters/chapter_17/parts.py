@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mlx_grpo_kit.gradcheck import gradcheck
-from mlx_grpo_kit.qwen3 import Qwen3Config, qwen3_loss_and_gradients
+from mlx_grpo_kit.qwen3 import Qwen3Config, forward, qwen3_loss_and_gradients
 from mlx_grpo_kit.runtime import mx
 
 
@@ -39,6 +39,24 @@ def gradient_of_each_row(
         )
         found.append({name: np.array(value) for name, value in grads.items()})
     return found
+
+
+def checkpointed_hidden_states(config: Qwen3Config, params: Mapping[str, mx.array], input_ids: mx.array) -> mx.array:
+    """`qwen3_hidden_states`, of which only each block's input is kept: the backward pass computes the block again.
+
+    (Chen et al. 2016, https://arxiv.org/abs/1604.06174.) MLX computes gradients only for the arguments of a
+    checkpointed function, so the block's weights are arguments.
+    """
+    mask = forward.visible(input_ids.shape[1], input_ids.shape[1], 0, None)
+
+    def block(layer: int, weights: dict[str, mx.array], x: mx.array) -> mx.array:
+        return forward.transformer_block(config, weights, layer, x, mask)
+
+    x = forward.embedding(params["embedding.weight"], input_ids)
+    for layer in range(config.num_hidden_layers):
+        weights = {name: value for name, value in params.items() if name.startswith(f"layers.{layer}.")}
+        x = mx.checkpoint(functools.partial(block, layer))(weights, x)
+    return forward.rms_norm(x, params["final_norm.weight"], config.rms_norm_eps)
 
 
 def _is_array(value: Any) -> bool:
