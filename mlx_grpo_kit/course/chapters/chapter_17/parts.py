@@ -1,4 +1,4 @@
-"""Adapters that make a reader's functions parts of an MLX program, whatever library they use."""
+"""Parts of chapter 17's programs: adapters for a reader's functions, gradients by row, blocks with checkpointing."""
 
 from __future__ import annotations
 

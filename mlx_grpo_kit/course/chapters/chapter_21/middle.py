@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from mlx_grpo_kit.course.chapters.chapter_17.parts import checkpointed_hidden_states
 from mlx_grpo_kit.grpo import GRPOConfig, GRPOTrainer
 from mlx_grpo_kit.qwen3 import Qwen3Config, forward, init_params
 from mlx_grpo_kit.qwen3.params import param_shapes
@@ -50,14 +51,8 @@ def token_losses(
     params: dict[str, mx.array], ids: mx.array, targets: mx.array, checkpointing: bool = False
 ) -> mx.array:
     """The surprise of each token, [rows, length]."""
-    if checkpointing:
-        x = forward.embedding(params["embedding.weight"], ids)
-        for weights in weights_of_blocks(params):
-            x = mx.checkpoint(block)(x, *weights)
-        hidden = forward.rms_norm(x, params["final_norm.weight"], CONFIG.rms_norm_eps)
-    else:
-        hidden = forward.qwen3_hidden_states(CONFIG, params, ids)
-    return _surprise(hidden, forward.output_weight(CONFIG, params), targets)
+    states = checkpointed_hidden_states if checkpointing else forward.qwen3_hidden_states
+    return _surprise(states(CONFIG, params, ids), forward.output_weight(CONFIG, params), targets)
 
 
 def mean_loss(params: dict[str, mx.array], ids: mx.array, targets: mx.array, checkpointing: bool = False) -> mx.array:
